@@ -1,0 +1,27 @@
+package hawser
+
+import (
+	_ "github.com/anishathalye/porcupine"
+	_ "github.com/cockroachdb/datadriven"
+	_ "github.com/cockroachdb/pebble/v2"
+	_ "github.com/cockroachdb/pebble/v2/bloom"
+	_ "github.com/cockroachdb/pebble/v2/vfs"
+	_ "github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	_ "github.com/google/btree"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/soheilhy/cmux"
+	_ "github.com/spf13/cobra"
+	_ "github.com/spf13/pflag"
+	_ "go.etcd.io/etcd/api/v3/etcdserverpb"
+	_ "go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	_ "go.etcd.io/etcd/client/v3"
+	_ "go.etcd.io/etcd/client/v3/concurrency"
+	_ "go.etcd.io/raft/v3"
+	_ "go.uber.org/zap"
+	_ "golang.org/x/net/http2"
+	_ "google.golang.org/grpc"
+	_ "google.golang.org/grpc/health"
+	_ "google.golang.org/grpc/health/grpc_health_v1"
+	_ "google.golang.org/protobuf/proto"
+)
