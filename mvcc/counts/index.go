@@ -1,0 +1,583 @@
+// Package counts knows how many keys are live in any span of the keyspace at
+// any revision that is not forgotten, exactly, without a walk over the keys.
+//
+// The keyspace is cut into runs of about a thousand keys. A run has its current
+// count and the history of that count, some bytes a creation or deletion; a
+// count over a span is the sum over the whole runs in it, and a look at the keys
+// themselves (Scanner) for the run at each edge. Runs are written to the engine
+// now and then (Checkpoint), not with each change: what came after is told
+// again from the events when the engine is opened (Load).
+//
+// The package must never read MVCC data but through the Scanner, and never
+// answer a number that is not exact.
+package counts
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// ErrForgotten is returned by Count for a revision below the forgotten one.
+var ErrForgotten = errors.New("counts: revision is forgotten")
+
+const (
+	// DefaultRunKeys is about what a list of one page reads anyway, so that the
+	// partial runs at the edges of a count cost as much as the page.
+	DefaultRunKeys = 1024
+
+	// maxPageRuns bounds the runs that one lock guards, and what is walked
+	// when a page changed after the revision of a count.
+	maxPageRuns = 128
+)
+
+// Options of an Index. The zero value means the defaults.
+type Options struct {
+	// RunKeys is the number of keys, dead but not forgotten ones included,
+	// above which a run wants to be split. Smaller runs make the edges of a
+	// count cheaper and cost memory. Default DefaultRunKeys.
+	RunKeys int
+}
+
+// Scanner looks at the keys themselves. It sees at least everything that was
+// committed to the engine when it is called.
+type Scanner interface {
+	// CountAt counts the keys of [start, end) that are live at rev.
+	CountAt(start, end []byte, rev int64) (int64, error)
+	// History visits the keys of [start, end) in ascending order and tells of
+	// each, in any order: (key, after, +1) if it was live at the revision after,
+	// and every creation (+1) and deletion (-1) at a later revision. The key
+	// belongs to the scanner.
+	History(start, end []byte, after int64, fn func(key []byte, rev int64, delta int) error) error
+}
+
+// Change is a key that came to life (+1) or died (-1).
+type Change struct {
+	Key   []byte
+	Delta int
+}
+
+// Index holds the counts of one engine. Its methods may be called concurrently,
+// with one exception: the changes of one run, so of one range, come in the
+// order of their revisions, from one caller at a time.
+//
+// Locks are taken in the order of the fields. What Apply does for one revision
+// is done under checkpointMu, so a checkpoint has all of it or nothing.
+type Index struct {
+	runKeys int
+
+	checkpointMu sync.RWMutex
+	// guarded by checkpointMu, written with it held exclusively
+	checkpoint struct {
+		seq   uint64 // number of the current interval between two checkpoints, from 1
+		floor int64  // every change that the stored rows lack is at or above it
+	}
+
+	mu struct {
+		sync.RWMutex
+		// pages in key order; the first starts at "". The runs of a page change
+		// (in number, not in content) only under the exclusive lock.
+		pages     []*page
+		forgotten int64
+		invalid   []span              // see Invalidate
+		dead      map[string]struct{} // stored rows of runs that are no more
+	}
+
+	late struct {
+		sync.Mutex
+		// Rows that say that changes below the floor came: written in this
+		// interval, and in the ones before it (see Checkpoint).
+		current, previous []int64
+	}
+
+	splits struct {
+		sync.Mutex
+		queue []*run
+	}
+	splitCount atomic.Int64 // len(splits.queue)
+	maxRev     atomic.Int64 // newest revision with a change
+}
+
+type span struct{ start, end []byte } // end nil: to the end of the keyspace
+
+// page is some neighbouring runs under one lock.
+type page struct {
+	runs []*run // guarded by Index.mu
+
+	mu    sync.Mutex // guards all below and the content of the runs
+	count int64      // sum over the runs
+	asOf  int64      // the newest over the runs
+	dirty bool       // a run is dirty
+}
+
+// run is the counts of the keys from its start to the start of the next one.
+type run struct {
+	start []byte // never changed
+
+	// The rest is guarded by the page's lock.
+
+	count int64
+	// asOf is the newest revision applied to the run; ignoreUpTo the one that
+	// the run had when it was loaded: changes up to it are told a second time.
+	asOf, ignoreUpTo int64
+	// minKey and maxKey bound the keys that the count or the history knows of;
+	// nil if there are none.
+	minKey, maxKey []byte
+	// weight is the live keys at the forgotten revision plus the creations
+	// since: about the number of keys that a look at the run meets.
+	weight int64
+	hist   history
+	// boundary: a range begins here, so the run is never merged with the one
+	// before it.
+	boundary bool
+	dirty    bool // differs from the stored row, or has none
+	stored   bool // has a row
+	gone     bool // no longer part of the index
+	lateSeq  uint64
+
+	splitAt int64 // weight from which a split is wanted
+	split   *pendingSplit
+}
+
+// pendingSplit is what happened to a run since a split of it is wanted: a
+// Scanner may lack it as long as the batch that holds it is not committed.
+type pendingSplit struct {
+	after   int64 // the changes after this revision are all in recent
+	recent  []keyChange
+	offered int // number of attempts that failed
+}
+
+type keyChange struct {
+	key   []byte
+	rev   int64
+	delta int64
+}
+
+// maxPendingChanges bounds pendingSplit.recent. When it is full, it starts
+// again: by then the older changes are committed.
+const maxPendingChanges = 8192
+
+// New returns the index of an empty keyspace.
+func New(opts Options) *Index {
+	x := &Index{runKeys: opts.RunKeys}
+	if x.runKeys <= 0 {
+		x.runKeys = DefaultRunKeys
+	}
+	x.checkpoint.seq = 1
+	x.mu.dead = make(map[string]struct{})
+	x.mu.pages = []*page{{runs: []*run{x.newRun(nil)}}}
+	return x
+}
+
+func (x *Index) newRun(start []byte) *run {
+	return &run{start: start, dirty: true, splitAt: int64(x.runKeys) + 1}
+}
+
+// findPage returns the index of the page that holds key.
+func (x *Index) findPageLocked(key []byte) int {
+	pages := x.mu.pages
+	return sort.Search(len(pages), func(i int) bool { return bytes.Compare(pages[i].runs[0].start, key) > 0 }) - 1
+}
+
+// find returns the index of the run that holds key, which the page holds.
+func (p *page) find(key []byte) int {
+	lo, hi := 0, len(p.runs) // runs[lo].start <= key < runs[hi].start
+	for hi-lo > 1 {
+		m := int(uint(lo+hi) >> 1)
+		if bytes.Compare(p.runs[m].start, key) <= 0 {
+			lo = m
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+// Apply takes in the changes of one revision. Revisions grow within a run; a
+// revision's changes of one run come in one call. What the index must remember
+// of it goes into b, the batch with the events, which the caller commits; in a
+// replay at the start, from events that are in the engine, b is nil.
+func (x *Index) Apply(b *pebble.Batch, rev int64, changes []Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	x.checkpointMu.RLock()
+	defer x.checkpointMu.RUnlock()
+	for {
+		old := x.maxRev.Load()
+		if rev <= old || x.maxRev.CompareAndSwap(old, rev) {
+			break
+		}
+	}
+	late := false
+	for _, c := range changes {
+		if c.Delta != 1 && c.Delta != -1 {
+			panic(fmt.Sprintf("counts: change of %d at revision %d", c.Delta, rev))
+		}
+		for !x.applyOne(c, rev, &late) {
+			x.startRun(c.Key, rev)
+		}
+	}
+	if late && b != nil {
+		return x.noteLate(b, rev)
+	}
+	return nil
+}
+
+// applyOne applies a change unless a new run should begin with its key first.
+func (x *Index) applyOne(c Change, rev int64, late *bool) (done bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if len(x.mu.invalid) > 0 && x.invalidLocked(c.Key) {
+		return true
+	}
+	p := x.mu.pages[x.findPageLocked(c.Key)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.runs[p.find(c.Key)]
+	if rev <= r.ignoreUpTo {
+		return true
+	}
+	if c.Delta > 0 && r.weight >= int64(x.runKeys) && bytes.Compare(c.Key, r.maxKey) > 0 {
+		return false
+	}
+	if rev < r.asOf {
+		panic(fmt.Sprintf("counts: revision %d of %q after %d in run %q", rev, c.Key, r.asOf, r.start))
+	}
+	if rev < x.checkpoint.floor && r.lateSeq != x.checkpoint.seq {
+		r.lateSeq = x.checkpoint.seq
+		*late = true
+	}
+	r.apply(c.Key, rev, int64(c.Delta))
+	p.count += int64(c.Delta)
+	p.asOf = max(p.asOf, rev)
+	p.dirty = true
+	if r.weight >= r.splitAt && r.split == nil {
+		r.split = &pendingSplit{after: rev}
+		x.enqueue(r)
+	}
+	return true
+}
+
+func (r *run) apply(key []byte, rev, delta int64) {
+	r.count += delta
+	if r.count < 0 {
+		panic(fmt.Sprintf("counts: run %q has %d live keys after the deletion of %q at revision %d", r.start, r.count, key, rev))
+	}
+	r.hist.add(rev, delta)
+	r.asOf = rev
+	r.dirty = true
+	if delta > 0 {
+		r.weight++
+	}
+	if r.maxKey == nil || bytes.Compare(key, r.maxKey) > 0 {
+		r.maxKey = append(r.maxKey[:0], key...)
+	}
+	if r.minKey == nil || bytes.Compare(key, r.minKey) < 0 {
+		r.minKey = append(r.minKey[:0], key...)
+	}
+	if s := r.split; s != nil && rev > s.after {
+		if len(s.recent) == maxPendingChanges {
+			s.after, s.recent = rev, nil
+			return
+		}
+		s.recent = append(s.recent, keyChange{slices.Clone(key), rev, delta})
+	}
+}
+
+// startRun lets a run begin at key, if the run that holds it is full and has no
+// key at or above it: so keys that come in ascending order fill runs and need no
+// look at the keys to cut them.
+func (x *Index) startRun(key []byte, rev int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	pi := x.findPageLocked(key)
+	p := x.mu.pages[pi]
+	i := p.find(key)
+	r := p.runs[i]
+	if r.weight < int64(x.runKeys) || bytes.Compare(key, r.maxKey) <= 0 {
+		return // somebody was faster
+	}
+	n := x.newRun(slices.Clone(key))
+	n.asOf, n.ignoreUpTo, n.lateSeq = r.asOf, r.ignoreUpTo, r.lateSeq
+	// A split of r may be pending because it had become too heavy before;
+	// what is recorded for it stays true, as no change of r is at or above key.
+	x.replaceLocked(pi, i, i+1, r, n)
+}
+
+// replaceLocked puts runs in place of the runs [from, to) of a page and cuts the
+// page if it becomes too long. Page sums are computed again.
+func (x *Index) replaceLocked(pi, from, to int, runs ...*run) {
+	p := x.mu.pages[pi]
+	for _, r := range p.runs[from:to] {
+		if !slices.Contains(runs, r) {
+			x.discardLocked(r)
+		}
+	}
+	for _, r := range runs {
+		delete(x.mu.dead, string(r.start))
+	}
+	p.runs = slices.Replace(p.runs, from, to, runs...)
+	if len(p.runs) <= maxPageRuns {
+		p.sum()
+		return
+	}
+	var pages []*page
+	for rest := p.runs; len(rest) > 0; {
+		n := min(len(rest), maxPageRuns/2)
+		if len(rest)-n < maxPageRuns/4 {
+			n = len(rest)
+		}
+		np := &page{runs: slices.Clone(rest[:n])}
+		np.sum()
+		pages = append(pages, np)
+		rest = rest[n:]
+	}
+	x.mu.pages = slices.Replace(x.mu.pages, pi, pi+1, pages...)
+}
+
+func (x *Index) discardLocked(r *run) {
+	r.gone = true
+	if r.stored {
+		x.mu.dead[string(r.start)] = struct{}{}
+	}
+}
+
+func (p *page) sum() {
+	p.count, p.asOf, p.dirty = 0, 0, false
+	for _, r := range p.runs {
+		p.count += r.count
+		p.asOf = max(p.asOf, r.asOf)
+		p.dirty = p.dirty || r.dirty
+	}
+}
+
+// Count returns the number of keys in [start, end) that are live at rev; end nil
+// is the end of the keyspace. All changes up to rev have been applied. It looks
+// at the keys of one run at most at each edge. ErrForgotten if rev is below the
+// forgotten revision.
+func (x *Index) Count(start, end []byte, rev int64, scan Scanner) (int64, error) {
+	if end != nil && bytes.Compare(start, end) >= 0 {
+		return 0, nil
+	}
+	n, edges, err := x.sum(start, end, rev)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range edges {
+		m, err := scan.CountAt(e.start, e.end, rev)
+		if err != nil {
+			return 0, err
+		}
+		n += m
+	}
+	return n, nil
+}
+
+// sum adds up the runs that lie in [start, end) and returns the spans that are
+// left to count.
+func (x *Index) sum(start, end []byte, rev int64) (n int64, edges []span, err error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if rev < x.mu.forgotten {
+		return 0, nil, fmt.Errorf("%w: %d is below %d", ErrForgotten, rev, x.mu.forgotten)
+	}
+	pieces := []span{{start, end}}
+	if len(x.mu.invalid) > 0 {
+		pieces, edges = x.validPiecesLocked(span{start, end})
+	}
+	for _, s := range pieces {
+		m, e := x.sumPieceLocked(s, rev)
+		n += m
+		edges = append(edges, e...)
+	}
+	return n, edges, nil
+}
+
+func (x *Index) sumPieceLocked(s span, rev int64) (n int64, edges []span) {
+	for pi := x.findPageLocked(s.start); pi < len(x.mu.pages); pi++ {
+		p := x.mu.pages[pi]
+		first := p.runs[0].start
+		if s.end != nil && bytes.Compare(first, s.end) >= 0 {
+			break
+		}
+		pageEnd := x.pageEndLocked(pi)
+		whole := bytes.Compare(s.start, first) <= 0 && !endBefore(s.end, pageEnd)
+		p.mu.Lock()
+		if whole {
+			n += p.countAt(rev)
+		} else {
+			for i := p.find(s.start); i < len(p.runs); i++ {
+				r := p.runs[i]
+				runEnd := pageEnd
+				if i+1 < len(p.runs) {
+					runEnd = p.runs[i+1].start
+				}
+				if s.end != nil && bytes.Compare(r.start, s.end) >= 0 {
+					break
+				}
+				switch r.within(s, runEnd) {
+				case allOf:
+					n += r.countAt(rev)
+				case someOf:
+					lo, hi := s.start, s.end
+					if bytes.Compare(lo, r.start) < 0 {
+						lo = r.start
+					}
+					if endBefore(runEnd, hi) {
+						hi = runEnd
+					}
+					edges = append(edges, span{lo, hi})
+				}
+			}
+		}
+		p.mu.Unlock()
+	}
+	return n, edges
+}
+
+func (x *Index) pageEndLocked(pi int) []byte {
+	if pi+1 == len(x.mu.pages) {
+		return nil
+	}
+	return x.mu.pages[pi+1].runs[0].start
+}
+
+// endBefore compares ends of spans; nil is the end of the keyspace.
+func endBefore(a, b []byte) bool {
+	switch {
+	case a == nil:
+		return false
+	case b == nil:
+		return true
+	}
+	return bytes.Compare(a, b) < 0
+}
+
+type portion int
+
+const (
+	noneOf portion = iota
+	someOf
+	allOf
+)
+
+// within says how much of what the run knows lies in s.
+func (r *run) within(s span, runEnd []byte) portion {
+	if r.maxKey == nil {
+		return noneOf
+	}
+	if bytes.Compare(s.start, r.maxKey) > 0 || s.end != nil && bytes.Compare(s.end, r.minKey) <= 0 {
+		return noneOf
+	}
+	if bytes.Compare(s.start, r.minKey) <= 0 && (s.end == nil || bytes.Compare(r.maxKey, s.end) < 0) {
+		return allOf
+	}
+	return someOf
+}
+
+func (p *page) countAt(rev int64) int64 {
+	if p.asOf <= rev {
+		return p.count
+	}
+	var n int64
+	for _, r := range p.runs {
+		n += r.countAt(rev)
+	}
+	return n
+}
+
+func (r *run) countAt(rev int64) int64 {
+	if r.asOf <= rev {
+		return r.count
+	}
+	return r.count - r.hist.after(rev)
+}
+
+// Forget folds the history at or below rev: counts below it are refused from
+// now on. It is called before the versions and events go that only revisions
+// below rev need. A revision below the forgotten one changes nothing.
+func (x *Index) Forget(rev int64) {
+	x.mu.Lock()
+	if rev <= x.mu.forgotten {
+		x.mu.Unlock()
+		return
+	}
+	x.mu.forgotten = rev
+	x.mu.Unlock()
+	// Page by page, so that nobody waits for the whole.
+	for next := []byte{}; next != nil; {
+		next = x.foldPage(next)
+	}
+	x.merge()
+}
+
+// foldPage folds the page that holds key and returns the start of the next.
+func (x *Index) foldPage(key []byte) (next []byte) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	pi := x.findPageLocked(key)
+	p := x.mu.pages[pi]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.runs {
+		x.foldRunLocked(r)
+	}
+	return x.pageEndLocked(pi)
+}
+
+func (x *Index) foldRunLocked(r *run) {
+	if old := r.hist.oldest(); old == 0 || old > x.mu.forgotten {
+		return
+	}
+	// What is stored may stay as it is: Load folds too.
+	var created int64
+	r.hist, created = r.hist.folded(x.mu.forgotten)
+	r.weight = r.count - r.hist.sum + created
+	r.splitAt = int64(x.runKeys) + 1
+	if r.count == 0 && r.hist.oldest() == 0 {
+		r.minKey, r.maxKey = nil, nil
+	}
+}
+
+// Forgotten returns the revision up to which history is folded.
+func (x *Index) Forgotten() int64 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.mu.forgotten
+}
+
+// Stats describes the size of an Index.
+type Stats struct {
+	Runs     int
+	Pages    int
+	LiveKeys int64
+	// HistoryBytes is the memory of the packed histories, PendingSplits the
+	// number of runs that wait for Maintain.
+	HistoryBytes  int64
+	PendingSplits int
+}
+
+// Stats walks over all runs.
+func (x *Index) Stats() Stats {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	s := Stats{Pages: len(x.mu.pages), PendingSplits: int(x.splitCount.Load())}
+	for _, p := range x.mu.pages {
+		p.mu.Lock()
+		s.Runs += len(p.runs)
+		s.LiveKeys += p.count
+		for _, r := range p.runs {
+			s.HistoryBytes += int64(cap(r.hist.packed)) + int64(cap(r.hist.marks))*int64(binary.Size(struct{ A, B, C int64 }{}))
+		}
+		p.mu.Unlock()
+	}
+	return s
+}
