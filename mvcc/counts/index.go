@@ -68,8 +68,9 @@ type Change struct {
 // with one exception: the changes of one run, so of one range, come in the
 // order of their revisions, from one caller at a time.
 //
-// Locks are taken in the order of the fields. What Apply does for one revision
-// is done under checkpointMu, so a checkpoint has all of it or nothing.
+// Locks are taken in the order of the fields. Whatever changes runs does so
+// under checkpointMu, Apply for all changes of a revision together, so that a
+// checkpoint has all of a revision in a run or nothing.
 type Index struct {
 	runKeys int
 
@@ -86,8 +87,10 @@ type Index struct {
 		// (in number, not in content) only under the exclusive lock.
 		pages     []*page
 		forgotten int64
-		invalid   []span              // see Invalidate
-		dead      map[string]struct{} // stored rows of runs that are no more
+		// invalid spans, and those whose marks the next checkpoint removes
+		invalid, wasInvalid []span
+		// dead are the stored rows of runs that are no more.
+		dead map[string]struct{}
 	}
 
 	late struct {
@@ -180,7 +183,7 @@ func (x *Index) newRun(start []byte) *run {
 	return &run{start: start, dirty: true, splitAt: int64(x.runKeys) + 1}
 }
 
-// findPage returns the index of the page that holds key.
+// findPageLocked returns the index of the page that holds key.
 func (x *Index) findPageLocked(key []byte) int {
 	pages := x.mu.pages
 	return sort.Search(len(pages), func(i int) bool { return bytes.Compare(pages[i].runs[0].start, key) > 0 }) - 1
@@ -306,10 +309,51 @@ func (x *Index) startRun(key []byte, rev int64) {
 		return // somebody was faster
 	}
 	n := x.newRun(slices.Clone(key))
-	n.asOf, n.ignoreUpTo, n.lateSeq = r.asOf, r.ignoreUpTo, r.lateSeq
+	n.inherit(r)
 	// A split of r may be pending because it had become too heavy before;
 	// what is recorded for it stays true, as no change of r is at or above key.
-	x.replaceLocked(pi, i, i+1, r, n)
+	if i++; i == len(p.runs) && pi+1 < len(x.mu.pages) {
+		pi, i = pi+1, 0
+		p = x.mu.pages[pi]
+	}
+	if i < len(p.runs) {
+		if next := p.runs[i]; !next.boundary && next.weight < int64(x.runKeys) {
+			// Keys that come in descending order: the next run grows downwards.
+			n.takeOver(next)
+			x.replaceLocked(pi, i, i+1, n)
+			return
+		}
+	}
+	x.replaceLocked(pi, i, i, n)
+}
+
+// inherit makes the empty run r one that is cut off o.
+func (r *run) inherit(o *run) {
+	r.asOf, r.ignoreUpTo, r.lateSeq = o.asOf, o.ignoreUpTo, o.lateSeq
+}
+
+// takeOver adds to r all that o has: a neighbour in the same range, so what one
+// of them has seen up to a revision the other has, too.
+func (r *run) takeOver(o *run) {
+	if r.hist.oldest() == 0 {
+		r.hist = o.hist
+	} else if o.hist.oldest() != 0 {
+		r.hist = merged(&r.hist, &o.hist)
+	}
+	r.count += o.count
+	r.weight += o.weight
+	r.asOf = max(r.asOf, o.asOf)
+	r.ignoreUpTo = max(r.ignoreUpTo, o.ignoreUpTo)
+	if r.lateSeq != o.lateSeq {
+		r.lateSeq = 0
+	}
+	if r.minKey == nil || o.minKey != nil && bytes.Compare(o.minKey, r.minKey) < 0 {
+		r.minKey = o.minKey
+	}
+	if r.maxKey == nil || o.maxKey != nil && bytes.Compare(o.maxKey, r.maxKey) > 0 {
+		r.maxKey = o.maxKey
+	}
+	r.dirty = true
 }
 
 // replaceLocked puts runs in place of the runs [from, to) of a page and cuts the
@@ -321,26 +365,23 @@ func (x *Index) replaceLocked(pi, from, to int, runs ...*run) {
 			x.discardLocked(r)
 		}
 	}
-	for _, r := range runs {
-		delete(x.mu.dead, string(r.start))
-	}
+	x.adoptLocked(runs)
 	p.runs = slices.Replace(p.runs, from, to, runs...)
 	if len(p.runs) <= maxPageRuns {
 		p.sum()
 		return
 	}
-	var pages []*page
-	for rest := p.runs; len(rest) > 0; {
-		n := min(len(rest), maxPageRuns/2)
-		if len(rest)-n < maxPageRuns/4 {
-			n = len(rest)
+	x.mu.pages = slices.Replace(x.mu.pages, pi, pi+1, paged(p.runs)...)
+}
+
+// adoptLocked is told of runs that are part of the index now.
+func (x *Index) adoptLocked(runs []*run) {
+	for _, r := range runs {
+		if _, ok := x.mu.dead[string(r.start)]; ok {
+			delete(x.mu.dead, string(r.start))
+			r.stored = true // as another one, which the next checkpoint replaces
 		}
-		np := &page{runs: slices.Clone(rest[:n])}
-		np.sum()
-		pages = append(pages, np)
-		rest = rest[n:]
 	}
-	x.mu.pages = slices.Replace(x.mu.pages, pi, pi+1, pages...)
 }
 
 func (x *Index) discardLocked(r *run) {
@@ -538,6 +579,11 @@ func (x *Index) foldRunLocked(r *run) {
 		return
 	}
 	// What is stored may stay as it is: Load folds too.
+	x.weigh(r)
+}
+
+// weigh folds the history of r and computes what depends on it.
+func (x *Index) weigh(r *run) {
 	var created int64
 	r.hist, created = r.hist.folded(x.mu.forgotten)
 	r.weight = r.count - r.hist.sum + created
