@@ -1,0 +1,424 @@
+// Package raftgroup drives the Raft group of one range, or of the placement
+// service, on one node: it turns raft's requests into rows of an engine batch,
+// applies what is committed to a state machine, and says what must be durable
+// before which message may leave. It starts no goroutine, reads no clock and
+// commits nothing: the store does.
+package raftgroup
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hawser-kv/hawser/range/raftlog"
+)
+
+// ErrNotLeader says that this replica is not the leader, or hands leadership
+// over: nothing was proposed or asked.
+var ErrNotLeader = errors.New("raftgroup: not leader")
+
+// ErrNotServing says that the leader has not yet applied an entry of its own
+// term, so it cannot confirm a read (pitfalls: raft skips this check for a
+// single voter).
+var ErrNotServing = errors.New("raftgroup: leader has not applied its own term")
+
+// ErrSnapshot says that a snapshot arrived. Groups do not send or take any yet.
+var ErrSnapshot = errors.New("raftgroup: snapshots of groups are not supported")
+
+// Machine is the state machine of a group: a range, or the placement service.
+// It is deterministic. Its errors are faults: the group stops.
+type Machine interface {
+	// Apply stages the effects of one committed entry into b. It is called in
+	// log order, once an index. data is empty for the entry with which a leader
+	// begins its term, and is the context of a configuration change. It belongs
+	// to the log: the machine may keep it and may not change it.
+	Apply(b *pebble.Batch, index, term uint64, data []byte) error
+	// AppliedState appends the machine's part of the applied state, as of the
+	// last Apply.
+	AppliedState(dst []byte) []byte
+}
+
+// Config says what a group is made of. ID, ReplicaID, Log and Machine have no
+// defaults.
+type Config struct {
+	// ID of the group: a range id, or 0 for the placement service.
+	ID uint64
+	// ReplicaID is this replica's Raft id, from 1.
+	ReplicaID uint64
+	// Log as loaded; the group owns it from now on.
+	Log     *raftlog.Log
+	Machine Machine
+	// Logger gets what raft says, at debug level, and problems. Default: none.
+	Logger *zap.Logger
+	// ElectionTicks without a word from a leader start an election. Default 10.
+	ElectionTicks int
+	// HeartbeatTicks between two heartbeats of a leader. Default 1.
+	HeartbeatTicks int
+	// KeepEntries and KeepBytes bound what a leader keeps of its applied log
+	// for followers, beyond what the slowest of them still needs. A group with
+	// one voter keeps nothing. Defaults 256 entries, 256 KiB.
+	KeepEntries, KeepBytes uint64
+}
+
+// Limits that are the same for all groups; reasons in pitfalls.md.
+const (
+	maxSizePerMsg    = 256 << 10 // 0 would make raft panic
+	maxCommittedSize = 4 << 20   // bounds one apply; 0 likewise
+	maxInflightMsgs  = 256
+	maxInflightBytes = 8 << 20
+	defaultElection  = 10
+	defaultHeartbeat = 1
+	defaultKeep      = 256
+	defaultKeepBytes = 256 << 10
+	truncateEntries  = 64       // entries worth a truncation: one row of state each time
+	truncateBytes    = 64 << 10 // or bytes
+)
+
+func (c *Config) ensureDefaults() {
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	if c.ElectionTicks == 0 {
+		c.ElectionTicks = defaultElection
+	}
+	if c.HeartbeatTicks == 0 {
+		c.HeartbeatTicks = defaultHeartbeat
+	}
+	if c.KeepEntries == 0 {
+		c.KeepEntries = defaultKeep
+	}
+	if c.KeepBytes == 0 {
+		c.KeepBytes = defaultKeepBytes
+	}
+}
+
+// Group is one replica's part in a Raft group. Its methods say which of them
+// leave work for Ready; call Ready after them. It is not safe for concurrent
+// use: the shard's worker owns it.
+type Group struct {
+	id, replica uint64
+	rn          *raft.RawNode
+	log         *raftlog.Log
+	machine     Machine
+	keepEntries uint64
+	keepBytes   uint64
+
+	// dirty: raft was given something since the last Ready.
+	dirty bool
+	// soleVoter: the configuration is this replica alone.
+	soleVoter bool
+	// term and leader are raft's, as of the last call into it.
+	term, lead uint64
+	state      raft.StateType
+	// unsynced counts the Works that need a sync and were not reported durable.
+	unsynced int
+	// durableApplied is the highest index known to be applied durably.
+	durableApplied uint64
+	// failed is the fault that stopped the group. Sticky.
+	failed error
+}
+
+// New returns the group as its log says. A sole voter campaigns at once: nobody
+// else can lead, so there is nothing to wait for. Errors wrap
+// raftlog.ErrCorrupt when the log says what cannot be.
+func New(cfg Config) (g *Group, err error) {
+	cfg.ensureDefaults()
+	index, _ := cfg.Log.Applied()
+	g = &Group{
+		id:             cfg.ID,
+		replica:        cfg.ReplicaID,
+		log:            cfg.Log,
+		machine:        cfg.Machine,
+		keepEntries:    cfg.KeepEntries,
+		keepBytes:      cfg.KeepBytes,
+		durableApplied: index,
+	}
+	defer g.guard(&err)
+	_, cs, err := cfg.Log.InitialState()
+	if err != nil {
+		return nil, err
+	}
+	g.setSoleVoter(cs)
+	g.rn, err = raft.NewRawNode(&raft.Config{
+		ID:                        cfg.ReplicaID,
+		ElectionTick:              cfg.ElectionTicks,
+		HeartbeatTick:             cfg.HeartbeatTicks,
+		Storage:                   cfg.Log,
+		Applied:                   index,
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             maxSizePerMsg,
+		MaxCommittedSizePerReady:  maxCommittedSize,
+		MaxInflightMsgs:           maxInflightMsgs,
+		MaxInflightBytes:          maxInflightBytes,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		ReadOnlyOption:            raft.ReadOnlySafe,
+		Logger:                    newLogger(cfg.Logger, cfg.ID, cfg.ReplicaID),
+		DisableProposalForwarding: true,
+		StepDownOnRemoval:         true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("group %d: %w", cfg.ID, err)
+	}
+	g.look()
+	if g.soleVoter {
+		err = g.Campaign()
+	}
+	return g, err
+}
+
+func (g *Group) setSoleVoter(cs *raftpb.ConfState) {
+	v := cs.GetVoters()
+	g.soleVoter = len(v) == 1 && v[0] == g.replica && len(cs.GetVotersOutgoing()) == 0 &&
+		len(cs.GetLearners()) == 0 && len(cs.GetLearnersNext()) == 0
+}
+
+// look takes term and leader from raft.
+func (g *Group) look() {
+	st := g.rn.BasicStatus()
+	g.term, g.lead, g.state = st.HardState.GetTerm(), st.Lead, st.RaftState
+}
+
+// guard turns the panic that raft answers to a damaged log with into an error,
+// and makes it stick. Every other panic is a broken invariant and goes on.
+func (g *Group) guard(err *error) {
+	if g.log.Corrupt() != nil {
+		recover() //nolint:errcheck // the damage is the reason, whatever raft made of it
+		*err = fmt.Errorf("group %d: %w", g.id, g.log.Corrupt())
+	}
+	if *err != nil && errors.Is(*err, raftlog.ErrCorrupt) {
+		g.failed = *err
+	}
+}
+
+// step gives raft a message, or the reason why not.
+func (g *Group) step(m *raftpb.Message) (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	return g.rn.Step(m)
+}
+
+// Campaign starts an election.
+func (g *Group) Campaign() (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	return g.rn.Campaign()
+}
+
+// Propose offers an entry. ErrNotLeader says that it was not taken and will
+// never be in the log: what was evaluated on top of it is wrong, too. nil says
+// only that it was offered: it is in the log when Apply is called with it.
+// data is copied.
+func (g *Group) Propose(data []byte) (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	if len(data) == 0 {
+		panic(fmt.Sprintf("raftgroup: group %d: empty proposal", g.id))
+	}
+	if g.state != raft.StateLeader {
+		return ErrNotLeader
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	if err := g.rn.Propose(data); errors.Is(err, raft.ErrProposalDropped) {
+		return ErrNotLeader
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// ProposeConfChange offers a change of the configuration. Same answers as
+// Propose; a change that raft finds invalid now becomes an entry without effect.
+func (g *Group) ProposeConfChange(cc *raftpb.ConfChangeV2) (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	if g.state != raft.StateLeader {
+		return ErrNotLeader
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	if err := g.rn.ProposeConfChange(cc); errors.Is(err, raft.ErrProposalDropped) {
+		return ErrNotLeader
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// Step takes a message of another replica. Messages that do not fit (from a
+// replica that is not a member, local ones) are errors and change nothing.
+func (g *Group) Step(m *raftpb.Message) error {
+	if m.GetType() == raftpb.MsgSnap {
+		return ErrSnapshot
+	}
+	if raft.IsLocalMsg(m.GetType()) || raft.IsLocalMsgTarget(m.GetFrom()) || m.GetTo() != g.replica {
+		return fmt.Errorf("group %d: %s from %d to %d", g.id, m.GetType(), m.GetFrom(), m.GetTo())
+	}
+	err := g.step(m)
+	if errors.Is(err, raft.ErrProposalDropped) {
+		return ErrNotLeader
+	}
+	if err == nil {
+		g.look()
+	}
+	return err
+}
+
+// Tick says that a tick's time has passed.
+func (g *Group) Tick() (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	g.rn.Tick()
+	g.look()
+	return nil
+}
+
+// ReadIndex starts a round that confirms that this replica is the leader. The
+// answer is a ReadState with the same context in the Work of a Ready; none
+// comes if leadership is lost. At most once per context. The context is kept.
+func (g *Group) ReadIndex(ctx []byte) (err error) {
+	switch {
+	case g.failed != nil:
+		return g.failed
+	case g.state != raft.StateLeader:
+		return ErrNotLeader
+	case !g.Serving():
+		return ErrNotServing
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	g.rn.ReadIndex(ctx)
+	return nil
+}
+
+// TransferLeader asks to hand leadership to another voter. Proposals are
+// refused until that is done or given up after an election timeout.
+func (g *Group) TransferLeader(to uint64) (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	g.rn.TransferLeader(to)
+	return nil
+}
+
+// ForgetLeader makes a follower forget its leader, whose node is known to be
+// gone, so that it votes for another (pitfalls: many groups).
+func (g *Group) ForgetLeader() (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	return g.rn.ForgetLeader()
+}
+
+// ReportUnreachable says that messages to a replica were lost.
+func (g *Group) ReportUnreachable(replica uint64) (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	g.dirty = true
+	g.rn.ReportUnreachable(replica)
+	return nil
+}
+
+// ID returns the group's id.
+func (g *Group) ID() uint64 { return g.id }
+
+// Term returns raft's term as of the last Ready, Step or Tick.
+func (g *Group) Term() uint64 { return g.term }
+
+// Leader returns the replica id of the leader, 0 if none is known.
+func (g *Group) Leader() uint64 { return g.lead }
+
+// IsLeader says whether this replica is the leader of Term, as far as it knows.
+func (g *Group) IsLeader() bool { return g.state == raft.StateLeader }
+
+// Serving says whether this replica is leader and has applied an entry of its
+// own term: from here its applied state and log are the newest there are.
+func (g *Group) Serving() bool {
+	_, term := g.log.Applied()
+	return g.state == raft.StateLeader && term == g.term
+}
+
+// SoleVoter says whether this replica is the whole configuration.
+func (g *Group) SoleVoter() bool { return g.soleVoter }
+
+// Applied returns index and term of the last entry applied, staged or committed.
+func (g *Group) Applied() (index, term uint64) { return g.log.Applied() }
+
+// DurableApplied returns the highest index that is known to be applied durably.
+func (g *Group) DurableApplied() uint64 { return g.durableApplied }
+
+// Quiet says whether nothing is outstanding: the whole log is applied, no
+// append waits for its sync, raft has nothing to say. What is applied may not
+// be durable yet: see DurableApplied.
+func (g *Group) Quiet() bool {
+	index, _ := g.log.Applied()
+	last, _ := g.log.LastIndex()
+	return index == last && g.unsynced == 0 && !g.HasReady()
+}
+
+// Failed returns the fault that stopped the group, nil if none did.
+func (g *Group) Failed() error { return g.failed }
+
+// Status is what there is to know about a group, for operators and metrics.
+type Status struct {
+	ID, Replica, Term, Leader     uint64
+	State                         raft.StateType
+	Committed, Applied, LastIndex uint64
+	DurableApplied, LogBytes      uint64
+	Voters, Learners              []uint64
+	SoleVoter                     bool
+}
+
+// Status returns a copy of the group's status. It allocates.
+func (g *Group) Status() Status {
+	st := g.rn.BasicStatus()
+	applied, _ := g.log.Applied()
+	last, _ := g.log.LastIndex()
+	_, cs, _ := g.log.InitialState()
+	return Status{
+		ID: g.id, Replica: g.replica, Term: st.HardState.GetTerm(), Leader: st.Lead,
+		State: st.RaftState, Committed: st.HardState.GetCommit(), Applied: applied,
+		LastIndex: last, DurableApplied: g.durableApplied, LogBytes: g.log.Bytes(),
+		Voters: cs.GetVoters(), Learners: cs.GetLearners(), SoleVoter: g.soleVoter,
+	}
+}
+
+func (s Status) String() string {
+	return fmt.Sprintf("group %d replica %d: %s term=%d leader=%d committed=%d applied=%d durable=%d last=%d voters=%v",
+		s.ID, s.Replica, s.State, s.Term, s.Leader, s.Committed, s.Applied, s.DurableApplied, s.LastIndex, s.Voters)
+}
+
+// confChange decodes an entry that changes the configuration.
+func confChange(e *raftpb.Entry) (raftpb.ConfChangeI, []byte, error) {
+	if e.GetType() == raftpb.EntryConfChange {
+		cc := new(raftpb.ConfChange)
+		err := proto.Unmarshal(e.GetData(), cc)
+		return cc, cc.GetContext(), err
+	}
+	cc := new(raftpb.ConfChangeV2)
+	err := proto.Unmarshal(e.GetData(), cc)
+	return cc, cc.GetContext(), err
+}

@@ -1,0 +1,250 @@
+package raftgroup
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+
+	"github.com/hawser-kv/hawser/range/raftlog"
+)
+
+// Work says what to do about the rows that a Ready staged.
+type Work struct {
+	// Send to peers; they may leave at once, even before the batch is committed.
+	Send []*raftpb.Message
+	// NeedsSync: the batch must be synced before this Work is durable. When it
+	// is false and WhenDurable is not empty, this Work is durable as soon as the
+	// Works before it are.
+	NeedsSync bool
+	// WhenDurable holds raft's answers, to peers and to itself, that promise
+	// what the batch holds. Pass the Work to Durable when it is durable.
+	WhenDurable []*raftpb.Message
+	// Applied: entries were applied; the batch holds their effects.
+	Applied bool
+	// ReadStates answer ReadIndex: leadership was confirmed after it was asked.
+	ReadStates []raft.ReadState
+
+	// appliedIndex is what the batch, and with it every sync that covers it,
+	// has applied.
+	appliedIndex uint64
+}
+
+// HasReady says whether Ready has something to do.
+func (g *Group) HasReady() bool {
+	return g.failed == nil && g.dirty && g.rn.HasReady()
+}
+
+// Ready stages everything raft wants written or applied into b: log rows, hard
+// state, the effects of committed entries and the applied state, once, and the
+// truncation of the log. It goes on until raft has nothing more that can be
+// done before something is durable.
+//
+// An error is a fault: the group has stopped, b must not be committed for it.
+// Errors that wrap raftlog.ErrCorrupt concern this group alone; its rows in b
+// are then a prefix of what raft wanted and harmless.
+func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
+	if g.failed != nil {
+		return Work{}, g.failed
+	}
+	if !g.dirty {
+		return Work{}, nil
+	}
+	defer g.guard(&err)
+	g.dirty = false
+	var applied, appliedTerm uint64
+	for again := true; again; {
+		again = false
+		rd := g.rn.Ready()
+		w.ReadStates = append(w.ReadStates, rd.ReadStates...)
+		for _, m := range rd.Messages {
+			switch m.GetTo() {
+			case raft.LocalAppendThread:
+				stepped, err := g.append(b, m, &w)
+				if err != nil {
+					return Work{}, g.fail(err)
+				}
+				again = again || stepped
+			case raft.LocalApplyThread:
+				if err := g.apply(b, m.GetEntries()); err != nil {
+					return Work{}, g.fail(err)
+				}
+				last := m.GetEntries()[len(m.GetEntries())-1]
+				applied, appliedTerm = last.GetIndex(), last.GetTerm()
+				// Effects need not be durable before raft counts them as
+				// applied: the synced log replays them.
+				g.stepLocal(m.GetResponses())
+				again = true
+			default:
+				w.Send = append(w.Send, m)
+			}
+		}
+	}
+	g.look()
+	if applied != 0 {
+		w.Applied = true
+		keep := g.keepBytes
+		if g.soleVoter {
+			keep = 0
+		}
+		if err := g.log.SetApplied(b, applied, appliedTerm, keep, g.machine.AppliedState); err != nil {
+			return Work{}, g.fail(err)
+		}
+		if err := g.truncate(b); err != nil {
+			return Work{}, g.fail(err)
+		}
+	}
+	w.appliedIndex, _ = g.log.Applied()
+	if w.NeedsSync {
+		g.unsynced++
+	}
+	return w, nil
+}
+
+// append stages what a MsgStorageAppend asks for. It reports whether it gave
+// raft its answers already.
+func (g *Group) append(b *pebble.Batch, m *raftpb.Message, w *Work) (stepped bool, err error) {
+	if m.GetSnapshot() != nil {
+		panic(fmt.Sprintf("raftgroup: group %d: raft took a snapshot", g.id))
+	}
+	needsSync := len(m.GetEntries()) > 0
+	if err := g.log.Append(b, m.GetEntries()); err != nil {
+		return false, err
+	}
+	if m.Term != nil {
+		staged, err := g.log.SetHardState(b, raftlog.HardState{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()})
+		if err != nil {
+			return false, err
+		}
+		needsSync = needsSync || staged
+	}
+	if !needsSync && g.unsynced == 0 && !w.NeedsSync {
+		// All that these answers promise is durable already.
+		for _, r := range m.GetResponses() {
+			if r.GetTo() == g.replica {
+				g.mustStep(r)
+				stepped = true
+			} else {
+				w.Send = append(w.Send, r)
+			}
+		}
+		return stepped, nil
+	}
+	w.NeedsSync = w.NeedsSync || needsSync
+	w.WhenDurable = append(w.WhenDurable, m.GetResponses()...)
+	return false, nil
+}
+
+// apply runs committed entries through the machine.
+func (g *Group) apply(b *pebble.Batch, entries []*raftpb.Entry) error {
+	for _, e := range entries {
+		data := e.GetData()
+		if e.GetType() != raftpb.EntryNormal {
+			cc, context, err := confChange(e)
+			if err != nil {
+				return fmt.Errorf("entry %d: configuration change: %v: %w", e.GetIndex(), err, raftlog.ErrCorrupt)
+			}
+			cs := g.rn.ApplyConfChange(cc)
+			if err := g.log.SetConfState(b, cs); err != nil {
+				return err
+			}
+			g.setSoleVoter(cs)
+			data = context
+		}
+		if err := g.machine.Apply(b, e.GetIndex(), e.GetTerm(), data); err != nil {
+			return fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
+		}
+	}
+	return nil
+}
+
+// Durable is called when a Work is durable, in the order of the Works, and for
+// every Work that has NeedsSync or WhenDurable. It returns the answers to peers
+// that may leave now. Call Ready after it.
+func (g *Group) Durable(w Work) (send []*raftpb.Message, err error) {
+	if g.failed != nil {
+		return nil, g.failed
+	}
+	defer g.guard(&err)
+	if w.NeedsSync {
+		if g.unsynced == 0 {
+			panic(fmt.Sprintf("raftgroup: group %d: more durable works than there are", g.id))
+		}
+		g.unsynced--
+	}
+	g.durableApplied = max(g.durableApplied, w.appliedIndex)
+	for _, m := range w.WhenDurable {
+		if m.GetTo() == g.replica {
+			g.mustStep(m)
+		} else {
+			send = append(send, m)
+		}
+	}
+	return send, nil
+}
+
+func (g *Group) stepLocal(msgs []*raftpb.Message) {
+	for _, m := range msgs {
+		g.mustStep(m)
+	}
+}
+
+// mustStep gives raft one of its own answers. raft refuses one only when this
+// replica has left the configuration, and then it does not matter.
+func (g *Group) mustStep(m *raftpb.Message) {
+	g.dirty = true
+	if err := g.rn.Step(m); err != nil && !errors.Is(err, raft.ErrStepPeerNotFound) {
+		panic(fmt.Sprintf("raftgroup: group %d: raft refuses its own %s: %v", g.id, m.GetType(), err))
+	}
+}
+
+// truncate cuts the log when that is worth it. A sole voter needs only what is
+// not durably applied. A leader of several keeps what the slowest of them lacks,
+// for there are no snapshots yet, and followers keep everything that a leader
+// did not tell them is no longer needed, which is all.
+func (g *Group) truncate(b *pebble.Batch) error {
+	limit := g.durableApplied
+	var keepEntries, keepBytes uint64
+	if !g.soleVoter {
+		if g.state != raft.StateLeader {
+			return nil
+		}
+		first, _ := g.log.FirstIndex()
+		if limit < first+truncateEntries {
+			return nil // spares the visit
+		}
+		limit = min(limit, g.slowestMatch())
+		keepEntries, keepBytes = g.keepEntries, g.keepBytes
+	}
+	first, _ := g.log.FirstIndex()
+	if limit+1 < first+truncateEntries && (limit < first || g.log.Bytes() < truncateBytes+keepBytes) {
+		return nil
+	}
+	at := g.log.TruncateAt(limit, keepEntries, keepBytes)
+	if at < first {
+		return nil
+	}
+	return g.log.Truncate(b, at)
+}
+
+// slowestMatch is the highest index that every other replica has, as far as
+// this leader knows.
+func (g *Group) slowestMatch() uint64 {
+	slowest := uint64(math.MaxUint64)
+	g.rn.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if id != g.replica {
+			slowest = min(slowest, pr.Match)
+		}
+	})
+	return slowest
+}
+
+// fail makes a fault of this group stick.
+func (g *Group) fail(err error) error {
+	g.failed = fmt.Errorf("group %d: %w", g.id, err)
+	return g.failed
+}
