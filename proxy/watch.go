@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hawser-kv/hawser/proxy/watch"
+)
+
+// WatchConfig is what the Watch service needs.
+type WatchConfig struct {
+	Service *watch.Service
+	// Current returns a linearizable current revision and the compacted one.
+	Current func(ctx context.Context) (revision, compacted int64, err error)
+	// Previous reads the version of a key at a revision, for prev_kv.
+	Previous watch.PreviousReader
+	// FillHeader completes a header that has its revision.
+	FillHeader func(*pb.ResponseHeader)
+	// FragmentBytes is the size from which a response is split for a watcher
+	// that asked for fragments (W14).
+	FragmentBytes int
+	// Stopping is closed when the server drains: streams end then.
+	Stopping <-chan struct{}
+}
+
+// watchServer is etcd's Watch service: it turns requests into calls of
+// watch.Service and what that queues into etcd's responses.
+type watchServer struct {
+	pb.UnimplementedWatchServer
+	cfg WatchConfig
+}
+
+// NewWatchServer returns etcd's Watch service.
+func NewWatchServer(cfg WatchConfig) pb.WatchServer {
+	cfg.Previous = watch.ReadPrevious(cfg.Previous)
+	return &watchServer{cfg: cfg}
+}
+
+// Watch serves one stream: a goroutine receives, the caller's sends.
+func (s *watchServer) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	client := s.cfg.Service.Open()
+	defer client.Close()
+
+	go func() {
+
+		cancel(s.receive(ctx, stream, client))
+	}()
+	go func() {
+		select {
+		case <-s.cfg.Stopping:
+			cancel(rpctypes.ErrGRPCStopped)
+		case <-ctx.Done():
+		}
+	}()
+	err := s.send(ctx, stream, client)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, io.EOF):
+		return nil // the client has nothing more to ask
+	case stream.Context().Err() != nil:
+		if errors.Is(stream.Context().Err(), context.Canceled) {
+			return rpctypes.ErrGRPCWatchCanceled
+		}
+		return stream.Context().Err()
+	case cause != nil:
+		return toGRPC(cause)
+	}
+	return toGRPC(err)
+}
+
+// receive takes the client's requests until the stream ends.
+func (s *watchServer) receive(ctx context.Context, stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse], client *watch.Client) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if !known(req) {
+			continue // an unknown or empty request is ignored (W1)
+		}
+		revision, compacted, err := s.cfg.Current(ctx)
+		if err != nil {
+			return err
+		}
+		switch u := req.RequestUnion.(type) {
+		case *pb.WatchRequest_CreateRequest:
+			r := u.CreateRequest
+			create := watch.CreateRequest{
+				Start: r.Key, End: r.RangeEnd, StartRevision: r.StartRevision, WatchID: r.WatchId,
+				PrevKV: r.PrevKv, Fragment: r.Fragment, Progress: r.ProgressNotify,
+				Current: revision, Compacted: compacted,
+			}
+			for _, f := range r.Filters {
+				switch f {
+				case pb.WatchCreateRequest_NOPUT:
+					create.NoPut = true
+				case pb.WatchCreateRequest_NODELETE:
+					create.NoDelete = true
+				}
+			}
+			client.Create(create)
+		case *pb.WatchRequest_CancelRequest:
+			client.Cancel(u.CancelRequest.WatchId, revision)
+		case *pb.WatchRequest_ProgressRequest:
+			client.RequestProgress(revision)
+		}
+	}
+}
+
+// known says whether a request asks for something.
+func known(req *pb.WatchRequest) bool {
+	switch u := req.RequestUnion.(type) {
+	case *pb.WatchRequest_CreateRequest:
+		return u.CreateRequest != nil
+	case *pb.WatchRequest_CancelRequest:
+		return u.CancelRequest != nil
+	case *pb.WatchRequest_ProgressRequest:
+		return u.ProgressRequest != nil
+	}
+	return false
+}
+
+// send sends what the service queues for the stream.
+func (s *watchServer) send(ctx context.Context, stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse], client *watch.Client) error {
+	for {
+		responses, err := client.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range responses {
+			wr, err := r.WatchResponse(s.cfg.Previous)
+			if err != nil {
+				return err
+			}
+			s.cfg.FillHeader(wr.Header)
+			if r.Fragment {
+				err = sendFragments(wr, s.cfg.FragmentBytes, stream.Send)
+			} else {
+				err = stream.Send(wr)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sendFragments sends a response in pieces below limit bytes, except that a
+// piece holds one event at least (W14).
+func sendFragments(wr *pb.WatchResponse, limit int, send func(*pb.WatchResponse) error) error {
+	if len(wr.Events) < 2 || proto.Size(wr) < limit {
+		return send(wr)
+	}
+	events := wr.Events
+	frame := proto.Size(&pb.WatchResponse{Header: wr.Header, WatchId: wr.WatchId, Fragment: true})
+	for len(events) > 0 {
+		n, size := 0, frame
+		for n < len(events) {
+			size += eventSize(events[n])
+			if n > 0 && size >= limit {
+				break
+			}
+			n++
+		}
+		piece := &pb.WatchResponse{Header: wr.Header, WatchId: wr.WatchId, Events: events[:n], Fragment: n < len(events)}
+		if err := send(piece); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// eventSize is what an event adds to the size of a WatchResponse, in bytes.
+func eventSize(e *mvccpb.Event) int {
+	return proto.Size(&pb.WatchResponse{Events: []*mvccpb.Event{e}})
+}

@@ -1,0 +1,453 @@
+package watch
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/hawser-kv/hawser/mvcc"
+)
+
+// Hub is the state machine that hands events to watchers: it holds the events
+// that were applied on this node until they may be emitted, and sends each
+// watcher what its frontier allows, in revision order, all events of a
+// revision together, none twice and none left out (revisions.md R6; contract
+// W1 to W18).
+//
+// Watchers whose spans touch the same ranges form a group; a group has one
+// frontier, and one position: the revision up to which everything has been
+// dispatched to its synced watchers. A watcher that is behind its group reads
+// history through tasks that the driver carries out (NextTask, TaskDone).
+//
+// A Hub does no I/O, starts no goroutine and reads no clock; its driver calls
+// it under one lock (see Service). Only its Frontier has a lock of its own.
+type Hub struct {
+	frontier *Frontier
+	limits   Limits
+	inbox    inbox
+	buffer   buffer
+	groups   map[groupKey]*group
+	// order has the groups in the order of their making, for determinism.
+	order []*group
+	// layout is the frontier's that the groups were made for, starts the
+	// start keys of its ranges.
+	layout uint64
+	starts [][]byte
+	// tasks are watchers that wait for a catch-up read.
+	tasks []*watcher
+	// progress are the streams that wait for a progress response.
+	progress []*Stream
+	touched  []*watcher
+	watchers int
+	slow     int
+}
+
+// Limits bound what the hub holds in memory. Zero means the default.
+type Limits struct {
+	// BufferBytes bounds the events that wait for a frontier; beyond it the
+	// groups that hold them up fall back to history. Default 64 MiB.
+	BufferBytes int
+	// StreamBytes bounds what waits to be sent on one stream; beyond it the
+	// stream's watchers fall back to history until it is drained. Default
+	// 8 MiB.
+	StreamBytes int
+	// CatchUpRevisions bounds the distinct revisions of one catch-up
+	// response. Default 1000, as etcd's (W10).
+	CatchUpRevisions int
+	// CatchUpBytes bounds the events of one catch-up response, except that
+	// one revision is never cut. Default 1 MiB.
+	CatchUpBytes int
+}
+
+func (l *Limits) ensureDefaults() {
+	set := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	set(&l.BufferBytes, 64<<20)
+	set(&l.StreamBytes, 8<<20)
+	set(&l.CatchUpRevisions, 1000)
+	set(&l.CatchUpBytes, 1<<20)
+}
+
+type groupKey struct{ first, last int }
+
+// group is the set of watchers that depend on the same ranges.
+type group struct {
+	key        groupKey
+	start, end []byte // the span of its ranges
+	// emitted: everything at or below it has been dispatched.
+	emitted int64
+	// members are synced or behind; match finds the synced ones.
+	members []*watcher
+	match   matcher
+}
+
+// inbox takes the events that ranges have applied, from any goroutine.
+type inbox struct {
+	sync.Mutex
+	events []mvcc.Event
+}
+
+// NewHub returns a hub without watchers.
+func NewHub(f *Frontier, limits Limits) *Hub {
+	limits.ensureDefaults()
+	return &Hub{frontier: f, limits: limits, groups: make(map[groupKey]*group)}
+}
+
+// Applied takes the events that a range has applied, in revision order. It
+// must be called before the frontier is told of the resolved revision that
+// covers them. It is the one method that needs not be called under the
+// driver's lock.
+func (h *Hub) Applied(events []mvcc.Event) {
+	h.inbox.Lock()
+	defer h.inbox.Unlock()
+	h.inbox.events = append(h.inbox.events, events...)
+}
+
+// drain moves what was applied into the buffer.
+func (h *Hub) drain() {
+	h.inbox.Lock()
+	events := h.inbox.events
+	h.inbox.events = nil
+	h.inbox.Unlock()
+	for i := range events {
+		h.buffer.add(newEvent(events[i]))
+	}
+}
+
+// Watchers returns the number of watchers, and of those that are behind.
+func (h *Hub) Watchers() (all, behind int) { return h.watchers, h.slow }
+
+// Buffered returns the number of bytes of events held for watchers.
+func (h *Hub) Buffered() int { return h.buffer.bytes }
+
+// Step emits everything that the frontier allows.
+func (h *Hub) Step() {
+	if h.frontier.Layout() != h.layout {
+		h.regroup()
+	}
+	// The frontier first, the events then: what it says is complete has been
+	// put into the inbox before.
+	least := h.frontier.Complete(nil, nil)
+	complete := make([]int64, len(h.order))
+	for i, g := range h.order {
+		complete[i] = h.frontier.Complete(g.start, g.end)
+	}
+	h.drain()
+	for i, g := range h.order {
+		if complete[i] > g.emitted {
+			h.dispatch(g, complete[i])
+		}
+		least = min(least, g.emitted)
+	}
+	h.buffer.trim(least + 1)
+	if h.buffer.bytes > h.limits.BufferBytes {
+		h.shed()
+	}
+	h.answerProgress()
+}
+
+// dispatch emits the events of (g.emitted, complete] to the group.
+func (h *Hub) dispatch(g *group, complete int64) {
+	from := g.emitted
+	if g.match.n > 0 {
+		for r := max(from+1, h.buffer.base); r <= min(complete, h.buffer.last()); r++ {
+			for _, e := range h.buffer.at(r) {
+				if e.layout != h.layout {
+					e.position, e.layout = h.position(e.kv.Key), h.layout
+				}
+				if e.position < g.key.first || e.position > g.key.last {
+					continue
+				}
+				g.match.each(e.kv.Key, func(w *watcher) {
+					if w.wants(e) {
+						if len(w.batch) == 0 {
+							h.touched = append(h.touched, w)
+						}
+						w.batch = append(w.batch, e)
+					}
+				})
+			}
+		}
+	}
+	g.emitted = complete
+	for _, w := range h.touched {
+		h.emit(w, from)
+	}
+	h.touched = h.touched[:0]
+}
+
+// emit sends a watcher the batch of a dispatch that began after revision from.
+func (h *Hub) emit(w *watcher, from int64) {
+	events := w.batch
+	w.batch = nil
+	last := events[len(events)-1].revision
+	r := &Response{WatchID: w.id, Revision: last, Fragment: w.fragment, prevKV: w.prevKV, events: events}
+	if !w.stream.push(r, false) {
+		// The stream's reader is slow: the watcher falls behind and costs
+		// nothing until the queue is drained.
+		h.fallBehind(w, from)
+		return
+	}
+	w.sent = true
+}
+
+// fallBehind makes a synced watcher one that reads history after pos.
+func (h *Hub) fallBehind(w *watcher, pos int64) {
+	w.group.match.remove(w)
+	w.synced = false
+	w.pos = max(pos, w.min-1)
+	h.slow++
+	h.wantTask(w)
+}
+
+// shed drops the oldest half of a buffer that is too large; groups that had
+// not emitted it fall back to history.
+func (h *Hub) shed() {
+	base := h.buffer.base + int64(len(h.buffer.slots))/2 + 1
+	for _, g := range h.order {
+		if g.emitted+1 >= base {
+			continue
+		}
+		for _, w := range g.members {
+			if w.synced {
+				h.fallBehind(w, g.emitted)
+			}
+		}
+		g.emitted = base - 1
+	}
+	h.buffer.trim(base)
+}
+
+// position returns the place, in key order, of the range that holds key.
+func (h *Hub) position(key []byte) int {
+	i, found := slices.BinarySearchFunc(h.starts, key, bytes.Compare)
+	if !found {
+		i--
+	}
+	return max(i, 0)
+}
+
+// join puts a watcher into the group of its span, making the group if needed.
+func (h *Hub) join(w *watcher) {
+	if len(h.starts) == 0 {
+		h.regroup()
+	}
+	first, last := h.position(w.start), len(h.starts)-1
+	if len(w.end) != 0 {
+		i, _ := slices.BinarySearchFunc(h.starts, w.end, bytes.Compare)
+		last = max(i-1, first)
+	}
+	k := groupKey{first, last}
+	g := h.groups[k]
+	if g == nil {
+		g = &group{key: k, match: newMatcher()}
+		if len(h.starts) > 0 {
+			g.start = h.starts[first]
+			if last+1 < len(h.starts) {
+				g.end = h.starts[last+1]
+			}
+		}
+		g.emitted = max(h.frontier.Complete(g.start, g.end), h.buffer.base-1)
+		h.groups[k] = g
+		h.order = append(h.order, g)
+	}
+	w.group, w.at = g, len(g.members)
+	g.members = append(g.members, w)
+}
+
+// leave takes a watcher out of its group, and the group away with its last.
+func (h *Hub) leave(w *watcher) {
+	g := w.group
+	if w.synced {
+		g.match.remove(w)
+	}
+	end := len(g.members) - 1
+	g.members[w.at] = g.members[end]
+	g.members[w.at].at = w.at
+	g.members[end] = nil
+	g.members = g.members[:end]
+	w.group = nil
+	if end > 0 {
+		return
+	}
+	delete(h.groups, g.key)
+	h.order = slices.DeleteFunc(h.order, func(x *group) bool { return x == g })
+}
+
+// settle makes a watcher that is behind synced if it has reached its group,
+// else asks for a read of history.
+func (h *Hub) settle(w *watcher) {
+	if w.synced || w.reading {
+		return
+	}
+	if w.pos < w.group.emitted {
+		h.wantTask(w)
+		return
+	}
+	w.synced = true
+	w.min = max(w.min, w.pos+1)
+	w.group.match.add(w)
+	h.slow--
+}
+
+// regroup forms the groups anew after the directory changed. Synced watchers
+// stay so: their new group starts at the lowest position of those that come
+// together in it, and min keeps the others from seeing anything twice.
+func (h *Hub) regroup() {
+	old := h.order
+	h.groups = make(map[groupKey]*group)
+	h.order = nil
+	h.starts, h.layout = h.frontier.starts()
+	for _, g := range old {
+		for _, w := range g.members {
+			h.join(w)
+			if !w.synced {
+				continue
+			}
+			w.min = max(w.min, g.emitted+1)
+			w.group.emitted = min(w.group.emitted, g.emitted)
+			w.group.match.add(w)
+		}
+	}
+}
+
+// Task is a read of history for a watcher that is behind.
+type Task struct {
+	w *watcher
+	// Start, End, After and UpTo say which events: of [Start, End) with
+	// After < revision <= UpTo. End empty: to the end of the keyspace.
+	Start, End  []byte
+	After, UpTo int64
+	// MaxRevisions and MaxBytes bound the answer; a revision is never cut.
+	MaxRevisions, MaxBytes int
+}
+
+// History reads events from the revision index; mvcc.ErrCompacted if they are
+// not all there any more.
+type History interface {
+	Events(start, end []byte, after, upTo int64, prevKV bool, fn func(mvcc.Event) (bool, error)) error
+}
+
+// TaskResult is what a Task found.
+type TaskResult struct {
+	events []*event
+	// done: all events with revision <= done are in.
+	done int64
+	err  error
+}
+
+// Run carries the task out.
+func (t *Task) Run(history History) TaskResult {
+	res := TaskResult{done: t.UpTo}
+	revisions, size, last := 0, 0, int64(0)
+	res.err = history.Events(t.Start, t.End, t.After, t.UpTo, false, func(e mvcc.Event) (bool, error) {
+		if e.Revision != last {
+			if revisions == t.MaxRevisions || size >= t.MaxBytes {
+				res.done = last
+				return false, nil
+			}
+			revisions++
+			last = e.Revision
+		}
+		ev := newEvent(e)
+		if t.w.wants(ev) {
+			size += ev.size
+			res.events = append(res.events, ev)
+		}
+		return true, nil
+	})
+	return res
+}
+
+func (h *Hub) wantTask(w *watcher) {
+	if w.reading || w.stream.closed || w.stream.full() {
+		return // TaskDone or Drained asks again
+	}
+	w.reading = true
+	h.tasks = append(h.tasks, w)
+}
+
+// NextTask returns the next read of history to carry out, if there is one.
+func (h *Hub) NextTask() (*Task, bool) {
+	var waiting []*watcher
+	defer func() { h.tasks = append(waiting, h.tasks...) }()
+	for len(h.tasks) > 0 {
+		w := h.tasks[0]
+		h.tasks = h.tasks[1:]
+		if w.group == nil || w.stream.closed {
+			continue
+		}
+		if w.pos >= w.group.emitted {
+			// It waited in the queue and its group came back to it.
+			w.reading = false
+			h.settle(w)
+			continue
+		}
+		upTo := min(h.frontier.Complete(w.group.start, w.group.end), w.group.emitted)
+		if upTo <= w.pos {
+			// History has nothing more that is complete: the group's position
+			// is ahead of the frontier after a shed. Wait for the frontier.
+			waiting = append(waiting, w)
+			continue
+		}
+		return &Task{
+			w: w, Start: w.start, End: w.end, After: w.pos, UpTo: upTo,
+			MaxRevisions: h.limits.CatchUpRevisions, MaxBytes: h.limits.CatchUpBytes,
+		}, true
+	}
+	return nil, false
+}
+
+// TaskDone takes what a task found. A fault of the engine ends the stream with
+// that error.
+func (h *Hub) TaskDone(t *Task, res TaskResult) {
+	w := t.w
+	w.reading = false
+	if w.group == nil || w.stream.closed {
+		return
+	}
+	switch {
+	case errors.Is(res.err, mvcc.ErrCompacted):
+		_, compacted := h.frontier.Revision()
+		h.cancelCompacted(w, compacted)
+		return
+	case res.err != nil:
+		w.stream.fail(res.err)
+		return
+	}
+	w.pos = res.done
+	if len(res.events) > 0 {
+		// header.revision of catching up is the current one (W10), as far as
+		// it is complete here.
+		revision := max(h.frontier.Complete(w.group.start, w.group.end), res.events[len(res.events)-1].revision)
+		r := &Response{WatchID: w.id, Revision: revision, Fragment: w.fragment, prevKV: w.prevKV, events: res.events}
+		w.stream.push(r, true)
+		w.sent = true
+	}
+	h.settle(w)
+}
+
+func (h *Hub) cancelCompacted(w *watcher, compacted int64) {
+	w.stream.push(&Response{WatchID: w.id, Canceled: true, CompactRevision: compacted}, true)
+	w.stream.compacted[w.id] = true
+	h.drop(w)
+}
+
+// drop ends a watcher.
+func (h *Hub) drop(w *watcher) {
+	if !w.synced {
+		h.slow--
+	}
+	h.leave(w)
+	h.watchers--
+	delete(w.stream.watchers, w.id)
+}
+
+// singleKey says whether [start, end) holds one key.
+func singleKey(start, end []byte) bool {
+	return len(end) == len(start)+1 && end[len(start)] == 0 && bytes.HasPrefix(end, start)
+}

@@ -1,0 +1,263 @@
+package watch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+)
+
+// Service drives a Hub: it is what the node's cuts and applied events go to
+// and what the Watch calls take from. Writers never wait for watchers: what
+// they bring is put into the hub's inbox, and everything else happens on the
+// service's own goroutines.
+type Service struct {
+	cfg      Config
+	frontier *Frontier
+	hub      *Hub
+	kick     chan struct{}
+	work     chan struct{}
+	stop     context.CancelFunc
+	done     sync.WaitGroup
+	mu       struct {
+		sync.Mutex
+		streams map[*Stream]struct{}
+	}
+}
+
+// Config says how a Service runs.
+type Config struct {
+	// History is where watchers that are behind read.
+	History History
+	// ProgressInterval is the time between progress notifications of the
+	// watchers that asked for them (W15). Default 10 minutes.
+	ProgressInterval time.Duration
+	// Readers is the number of history reads under way at once. Default 2:
+	// enough to keep a disk busy without taking the CPU from the writers.
+	Readers int
+	Limits  Limits
+	Logger  *zap.Logger
+}
+
+// NewService returns a service over frontier that is not running yet.
+func NewService(frontier *Frontier, cfg Config) *Service {
+	if cfg.ProgressInterval <= 0 {
+		cfg.ProgressInterval = 10 * time.Minute
+	}
+	if cfg.Readers <= 0 {
+		cfg.Readers = 2
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	s := &Service{
+		cfg:      cfg,
+		frontier: frontier,
+		hub:      NewHub(frontier, cfg.Limits),
+		kick:     make(chan struct{}, 1),
+		work:     make(chan struct{}, cfg.Readers),
+	}
+	s.mu.streams = make(map[*Stream]struct{})
+	return s
+}
+
+// Start starts the service's goroutines; Stop ends them.
+func (s *Service) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	s.done.Add(1 + s.cfg.Readers)
+	go s.run(ctx)
+	for range s.cfg.Readers {
+		go s.read(ctx)
+	}
+}
+
+// Stop ends the service's goroutines and waits for them.
+func (s *Service) Stop() {
+	s.stop()
+	s.done.Wait()
+}
+
+// Frontier returns the frontier that the service emits by.
+func (s *Service) Frontier() *Frontier { return s.frontier }
+
+// Cut takes a cut of S. It does not block.
+func (s *Service) Cut(c *placementpb.Cut) {
+	s.frontier.Cut(c)
+	s.wake()
+}
+
+// Applied takes what a range of this node has applied: its events, in
+// revision order, and the revision it has resolved. The batch must be visible
+// in the engine. It does not block.
+func (s *Service) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
+	if len(events) > 0 {
+		s.hub.Applied(events)
+	}
+	if s.frontier.Resolved(rangeID, resolved) || len(events) > 0 {
+		s.wake()
+	}
+}
+
+func (s *Service) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Service) run(ctx context.Context) {
+	defer s.done.Done()
+	ticker := time.NewTicker(s.cfg.ProgressInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.kick:
+			s.mu.Lock()
+			s.hub.Step()
+			s.wakeReadersLocked()
+			s.mu.Unlock()
+		case <-ticker.C:
+			s.mu.Lock()
+			for st := range s.mu.streams {
+				st.ProgressTick()
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+func (s *Service) wakeReadersLocked() {
+	for range min(len(s.hub.tasks), s.cfg.Readers) {
+		select {
+		case s.work <- struct{}{}:
+		default:
+			return
+		}
+	}
+}
+
+// read carries out reads of history, one after the other.
+func (s *Service) read(ctx context.Context) {
+	defer s.done.Done()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.work:
+		}
+		for ctx.Err() == nil {
+			s.mu.Lock()
+			task, ok := s.hub.NextTask()
+			s.mu.Unlock()
+			if !ok {
+				break
+			}
+			res := task.Run(s.cfg.History)
+			if res.err != nil {
+				s.cfg.Logger.Warn("reading history for a watcher", zap.Error(res.err))
+			}
+			s.mu.Lock()
+			s.hub.TaskDone(task, res)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// Stats are figures for metrics.
+type Stats struct {
+	Streams, Watchers, Behind, BufferedBytes int
+}
+
+// Stats returns the service's figures of this moment.
+func (s *Service) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, behind := s.hub.Watchers()
+	return Stats{Streams: len(s.mu.streams), Watchers: all, Behind: behind, BufferedBytes: s.hub.Buffered()}
+}
+
+// Client is the sending side of one Watch call. Its methods may be called
+// from any goroutine; Next by one at a time.
+type Client struct {
+	s      *Service
+	stream *Stream
+	ready  chan struct{}
+	taken  bool
+}
+
+// Open opens a stream. The caller closes it.
+func (s *Service) Open() *Client {
+	c := &Client{s: s, ready: make(chan struct{}, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.stream = s.hub.NewStream(func() {
+		select {
+		case c.ready <- struct{}{}:
+		default:
+		}
+	})
+	s.mu.streams[c.stream] = struct{}{}
+	return c
+}
+
+// Create makes a watcher or queues its refusal.
+func (c *Client) Create(r CreateRequest) { c.do(func() { c.stream.Create(r) }) }
+
+// Cancel ends a watcher; current is the header's revision.
+func (c *Client) Cancel(id, current int64) { c.do(func() { c.stream.Cancel(id, current) }) }
+
+// RequestProgress asks for progress up to current.
+func (c *Client) RequestProgress(current int64) { c.do(func() { c.stream.RequestProgress(current) }) }
+
+func (c *Client) do(fn func()) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	fn()
+	c.s.wakeReadersLocked()
+	if len(c.s.hub.progress) > 0 {
+		c.s.wake()
+	}
+}
+
+// Next waits for responses and hands them over; what it handed over before
+// counts as sent. It fails with the context's error, or with the fault that
+// ended the stream.
+func (c *Client) Next(ctx context.Context) ([]*Response, error) {
+	for {
+		c.s.mu.Lock()
+		if c.taken {
+			c.taken = false
+			c.stream.Drained()
+			c.s.wakeReadersLocked()
+		}
+		out, err := c.stream.Take(), c.stream.Err()
+		c.taken = len(out) > 0
+		c.s.mu.Unlock()
+		switch {
+		case len(out) > 0:
+			return out, nil
+		case err != nil:
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-c.ready:
+		}
+	}
+}
+
+// Close ends the stream and its watchers.
+func (c *Client) Close() {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.stream.Close()
+	delete(c.s.mu.streams, c.stream)
+}

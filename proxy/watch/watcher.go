@@ -1,0 +1,230 @@
+package watch
+
+import (
+	"bytes"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// watcher is one watch of one stream.
+//
+// It is *synced* while it belongs to a group: it has been sent everything its
+// group has dispatched. Otherwise it is *behind*: everything at or below pos
+// has been sent, and the rest comes from history until it has reached its
+// group. It becomes behind at creation with an old start revision, when its
+// stream's queue is full, and when its group falls out of the event buffer.
+type watcher struct {
+	id         int64
+	stream     *Stream
+	start, end []byte // end empty: to the end of the keyspace
+	single     bool   // [start, start+"\0"): one key
+
+	prevKV, fragment, progress bool
+	noPut, noDelete            bool
+
+	// asked is the start revision in the request, 0 for "from now on".
+	asked int64
+	// min is the first revision that is still to be sent, as far as a synced
+	// watcher is concerned: nothing below it is.
+	min int64
+	// group of the ranges the span touches; set while synced and behind.
+	group  *group
+	at     int // in group.members
+	synced bool
+	// pos: everything at or below it has been sent; kept while behind.
+	pos int64
+	// reading: a catch-up task is under way.
+	reading bool
+	// sent since the last progress interval.
+	sent bool
+	// batch collects the events of the dispatch under way.
+	batch []*event
+}
+
+func (w *watcher) wants(e *event) bool {
+	if e.revision < w.min {
+		return false
+	}
+	if e.delete {
+		return !w.noDelete
+	}
+	return !w.noPut
+}
+
+func (w *watcher) covers(key []byte) bool {
+	return bytes.Compare(key, w.start) >= 0 && (len(w.end) == 0 || bytes.Compare(key, w.end) < 0)
+}
+
+// Response is one message for a stream, before it is made into etcd's.
+type Response struct {
+	WatchID  int64
+	Revision int64 // header.revision; 0 on a cancel for compaction
+	Created  bool
+	Canceled bool
+	Reason   string
+	// CompactRevision is set on a cancel for compaction.
+	CompactRevision int64
+	Fragment        bool // the watcher asked for fragments
+	prevKV          bool
+	events          []*event
+}
+
+// PreviousReader finds the version of a key just before a revision: nil if
+// there was none or it has been compacted.
+type PreviousReader func(key []byte, revision int64) (*mvccpb.KeyValue, error)
+
+// Events makes etcd's events of the response, with previous values where they
+// were asked for. Values are shared with other watchers: never modify them.
+func (r *Response) Events(previous PreviousReader) ([]*mvccpb.Event, error) {
+	if len(r.events) == 0 {
+		return nil, nil
+	}
+	out := make([]*mvccpb.Event, len(r.events))
+	backing := make([]mvccpb.Event, len(r.events))
+	for i, e := range r.events {
+		ev := &backing[i]
+		ev.Kv = e.kv
+		if e.delete {
+			ev.Type = mvccpb.Event_DELETE
+		}
+		if r.prevKV && !e.isCreate() {
+			kv, err := e.previousKV(previous)
+			if err != nil {
+				return nil, err
+			}
+			ev.PrevKv = kv
+		}
+		out[i] = ev
+	}
+	return out, nil
+}
+
+// WatchResponse makes etcd's message, without what only the server knows of
+// its header.
+func (r *Response) WatchResponse(previous PreviousReader) (*pb.WatchResponse, error) {
+	events, err := r.Events(previous)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.WatchResponse{
+		Header:          &pb.ResponseHeader{Revision: r.Revision},
+		WatchId:         r.WatchID,
+		Created:         r.Created,
+		Canceled:        r.Canceled,
+		CompactRevision: r.CompactRevision,
+		CancelReason:    r.Reason,
+		Events:          events,
+	}, nil
+}
+
+// matcher finds the synced watchers of a group for a key. Watchers of one key
+// and of one prefix are found by hashing, whatever their number; other spans
+// are compared one by one.
+type matcher struct {
+	keys     map[string][]*watcher
+	prefixes map[string][]*watcher
+	// lengths are those that prefixes have, ascending; counts says how many
+	// have each.
+	lengths []int
+	counts  map[int]int
+	spans   []*watcher
+	n       int
+}
+
+func newMatcher() matcher {
+	return matcher{keys: map[string][]*watcher{}, prefixes: map[string][]*watcher{}, counts: map[int]int{}}
+}
+
+// prefixEnd is the first key after all keys with the prefix; nil if there is
+// none.
+func prefixEnd(prefix []byte) []byte {
+	end := bytes.Clone(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] < 0xff {
+			end[i]++
+			return end[:i+1]
+		}
+	}
+	return nil
+}
+
+func (w *watcher) isPrefix() bool {
+	end := prefixEnd(w.start)
+	return len(w.start) > 0 && end != nil && bytes.Equal(end, w.end)
+}
+
+func (m *matcher) add(w *watcher) {
+	m.n++
+	switch {
+	case w.single:
+		m.keys[string(w.start)] = append(m.keys[string(w.start)], w)
+	case w.isPrefix():
+		if len(m.prefixes[string(w.start)]) == 0 {
+			m.countLength(len(w.start), 1)
+		}
+		m.prefixes[string(w.start)] = append(m.prefixes[string(w.start)], w)
+	default:
+		m.spans = append(m.spans, w)
+	}
+}
+
+func (m *matcher) remove(w *watcher) {
+	m.n--
+	switch {
+	case w.single:
+		if m.keys[string(w.start)] = without(m.keys[string(w.start)], w); len(m.keys[string(w.start)]) == 0 {
+			delete(m.keys, string(w.start))
+		}
+	case w.isPrefix():
+		if m.prefixes[string(w.start)] = without(m.prefixes[string(w.start)], w); len(m.prefixes[string(w.start)]) == 0 {
+			delete(m.prefixes, string(w.start))
+			m.countLength(len(w.start), -1)
+		}
+	default:
+		m.spans = without(m.spans, w)
+	}
+}
+
+func (m *matcher) countLength(n, delta int) {
+	m.counts[n] += delta
+	i, found := slices.BinarySearch(m.lengths, n)
+	switch {
+	case m.counts[n] == 0:
+		delete(m.counts, n)
+		m.lengths = slices.Delete(m.lengths, i, i+1)
+	case !found:
+		m.lengths = slices.Insert(m.lengths, i, n)
+	}
+}
+
+func without(ws []*watcher, w *watcher) []*watcher {
+	for i, x := range ws {
+		if x == w {
+			return append(ws[:i], ws[i+1:]...)
+		}
+	}
+	return ws
+}
+
+// each calls fn for every watcher whose span holds key. Watchers of one key
+// or prefix come in the order in which they were added.
+func (m *matcher) each(key []byte, fn func(*watcher)) {
+	for _, w := range m.keys[string(key)] {
+		fn(w)
+	}
+	for _, n := range m.lengths {
+		if n > len(key) {
+			break
+		}
+		for _, w := range m.prefixes[string(key[:n])] {
+			fn(w)
+		}
+	}
+	for _, w := range m.spans {
+		if w.covers(key) {
+			fn(w)
+		}
+	}
+}
