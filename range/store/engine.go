@@ -1,0 +1,54 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+)
+
+// EngineLogger returns the logger to open the node's engine with. The engine
+// calls Fatalf when it cannot go on, above all when a commit fails, and counts
+// on not returning: this one panics with a FatalError, which the store turns
+// into its fault when its own commit was the cause. Anywhere else, as in a
+// flush, the panic ends the process, as it should: what the engine holds in
+// memory is no longer what the disk has.
+func EngineLogger(l *zap.Logger) pebble.Logger { return engineLogger{l.Named("engine").Sugar()} }
+
+type engineLogger struct{ zap *zap.SugaredLogger }
+
+func (l engineLogger) Infof(format string, args ...any)  { l.zap.Debugf(format, args...) }
+func (l engineLogger) Errorf(format string, args ...any) { l.zap.Errorf(format, args...) }
+func (l engineLogger) Fatalf(format string, args ...any) {
+	l.zap.Errorf(format, args...)
+	panic(&FatalError{fmt.Sprintf(format, args...)})
+}
+
+// FatalError is what EngineLogger panics with.
+type FatalError struct{ Message string }
+
+func (e *FatalError) Error() string { return "engine: " + e.Message }
+
+// catchFatal turns the end that the engine makes of a failed commit (see
+// EngineLogger) into an error. Any other panic goes on.
+func catchFatal(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case *FatalError:
+		*err = r
+	default:
+		panic(r)
+	}
+}
+
+// DiskSpace returns the Config.FreeBytes of a directory.
+func DiskSpace(fs vfs.FS, dir string) func() (uint64, error) {
+	return func() (uint64, error) {
+		u, err := fs.GetDiskUsage(dir)
+		if err != nil {
+			return 0, fmt.Errorf("disk usage of %s: %w", dir, err)
+		}
+		return u.AvailBytes, nil
+	}
+}

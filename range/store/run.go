@@ -1,0 +1,121 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.uber.org/zap"
+)
+
+// Start runs the store: per shard a worker and a goroutine that waits for
+// syncs, and one for time. Stop ends them; so does a fault.
+func (s *Store) Start(ctx context.Context) {
+	if s.cfg.ManualSync {
+		panic("store: Start with ManualSync")
+	}
+	ctx, s.stop = context.WithCancel(ctx)
+	for _, sh := range s.shards {
+		sh.toSync = make(chan *pebble.Batch, syncQueue)
+		s.workers.Go(func() { sh.waitForSyncs() })
+		s.workers.Go(func() { sh.work(ctx) })
+	}
+	s.workers.Go(func() { s.keepTime(ctx) })
+}
+
+// syncQueue bounds the syncs in flight of a shard that appends without asking
+// CanPropose; the worker then waits for the disk.
+const syncQueue = 64
+
+// Stop stops the store in order: what was posted before is handled, syncs in
+// flight end, then every member is closed with ErrStopped. When it returns,
+// no callback is outstanding and no goroutine runs. Also without Start.
+func (s *Store) Stop() {
+	s.stopOnce.Do(func() {
+		if s.stop == nil {
+			for _, sh := range s.shards {
+				sh.drain()
+			}
+			return
+		}
+		s.stop()
+	})
+	s.workers.Wait()
+}
+
+func (s *Store) keepTime(ctx context.Context) {
+	t := time.NewTicker(s.cfg.TickInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.faulted:
+			return
+		case <-t.C:
+			s.Tick()
+			if err := s.PollSpace(); err != nil {
+				s.cfg.Logger.Warn("free space is not known", zap.Error(err))
+			}
+		}
+	}
+}
+
+func (s *shard) work(ctx context.Context) {
+	defer close(s.toSync)
+	for {
+		worked, err := s.run()
+		if err != nil {
+			return // run has shut the shard
+		}
+		if ctx.Err() != nil {
+			s.drain()
+			return
+		}
+		if worked {
+			continue
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// waitForSyncs waits for the syncs of batches in the order of their commits.
+func (s *shard) waitForSyncs() {
+	for b := range s.toSync {
+		s.syncDone(b.SyncWait())
+	}
+}
+
+// drainRounds bounds the rounds in which a shard that stops goes on, should
+// somebody not stop posting.
+const drainRounds = 1000
+
+// drain handles what was posted, also by members to each other meanwhile, until
+// nothing is left to do or to wait for, then shuts the shard. What members wait
+// for from elsewhere they answer in Close.
+func (s *shard) drain() {
+	for range drainRounds {
+		worked, err := s.run()
+		if err != nil {
+			return
+		}
+		if worked {
+			continue
+		}
+		if len(s.syncing) == 0 {
+			break
+		}
+		if s.store.cfg.ManualSync {
+			if _, err := s.store.SyncNext(s.index); err != nil {
+				s.store.fail(fmt.Errorf("store: sync: %w", err))
+			}
+		} else if s.toSync != nil {
+			<-s.wake
+		}
+	}
+	s.shut(ErrStopped)
+}
