@@ -25,6 +25,8 @@ type Running struct {
 	log  lockedBuffer
 	done chan struct{}
 	stop sync.Once
+	// logBeforeStop is the tail of the log when Stop was called.
+	logBeforeStop string
 }
 
 // startAttempts bounds the tries to start a server on ports that the system had just offered: between the offer and the
@@ -48,7 +50,7 @@ func StartEtcd(t testing.TB, extraFlags ...string) *Running {
 			"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
 			"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
 			"--initial-cluster", "default=http://" + peer,
-			"--unsafe-no-fsync", "--log-level", "warn",
+			"--unsafe-no-fsync", "--log-level", "error",
 		}, extraFlags...)
 		return exec.Command(binary, args...)
 	})
@@ -74,8 +76,8 @@ func StartServer(t testing.TB, command func(clientAddress string) *exec.Cmd) *Ru
 		if last = server.waitReady(t.Context()); last == nil {
 			t.Cleanup(func() {
 				server.Stop()
-				if t.Failed() {
-					t.Logf("log of %s on %s:\n%s", server.cmd.Path, address, server.log.tail(8<<10))
+				if log := server.logBeforeStop; t.Failed() && log != "" {
+					t.Logf("log of %s on %s before it was stopped:\n%s", server.cmd.Path, address, log)
 				}
 			})
 			return server
@@ -105,6 +107,7 @@ func (r *Running) start() error {
 // Stop ends the server with SIGTERM, and with SIGKILL if it takes longer than 20 seconds, and waits for its end. It may be called again.
 func (r *Running) Stop() {
 	r.stop.Do(func() {
+		r.logBeforeStop = r.log.tail(4 << 10)
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-r.done:

@@ -1,0 +1,85 @@
+package compat
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// An exception is a difference from etcd that is wanted, or that etcd does not define. docs/differences.md has a section for
+// each, under the same id; a test compares the two lists.
+type exception struct {
+	id string
+	// title is the section's title.
+	title string
+}
+
+// The exceptions. The functions that apply them are named beside each; nothing else may differ.
+var exceptions = []exception{
+	{"D1", "A keys-only range keeps the lease"},        // keepLease
+	{"D2", "A serializable read may be older"},         // Runner.refreshStale
+	{"D3", "prev_kv only reaches watchers that asked"}, // dropUnaskedPrevKV
+}
+
+// keepLease applies D1: where etcd 3.7 leaves `lease` out of a keys-only answer, Hawser may send it. a and b are the answers of etcd
+// and of the other server to request; b is changed.
+func keepLease(request, a, b proto.Message) {
+	switch request := request.(type) {
+	case *pb.RangeRequest:
+		if !request.KeysOnly || request.SortTarget == pb.RangeRequest_VALUE {
+			return
+		}
+		inA, _ := a.(*pb.RangeResponse)
+		inB, _ := b.(*pb.RangeResponse)
+		kvsA, kvsB := inA.GetKvs(), inB.GetKvs()
+		for i := range min(len(kvsA), len(kvsB)) {
+			if kvsA[i].GetLease() == 0 {
+				kvsB[i].Lease = 0
+			}
+		}
+	case *pb.TxnRequest:
+		inA, _ := a.(*pb.TxnResponse)
+		inB, _ := b.(*pb.TxnResponse)
+		ops := request.Success
+		if !inA.GetSucceeded() {
+			ops = request.Failure
+		}
+		if len(inA.GetResponses()) != len(ops) || len(inB.GetResponses()) != len(ops) {
+			return
+		}
+		for i, op := range ops {
+			switch {
+			case op.GetRequestRange() != nil:
+				keepLease(op.GetRequestRange(), inA.Responses[i].GetResponseRange(), inB.Responses[i].GetResponseRange())
+			case op.GetRequestTxn() != nil:
+				keepLease(op.GetRequestTxn(), inA.Responses[i].GetResponseTxn(), inB.Responses[i].GetResponseTxn())
+			}
+		}
+	}
+}
+
+// mayBeStale tells whether a request allows an answer that is older than the newest state (R10, T10), which D2 is about.
+func mayBeStale(request proto.Message) bool {
+	switch request := request.(type) {
+	case *pb.RangeRequest:
+		return request.Serializable
+	case *pb.TxnRequest:
+		for _, op := range append(append([]*pb.RequestOp(nil), request.Success...), request.Failure...) {
+			if r := op.GetRequestRange(); r == nil || !r.Serializable {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// dropUnaskedPrevKV applies D3: etcd 3.7.3 shares one event between all its watchers, so a watcher that did not ask for prev_kv
+// can see it when another one did. It is removed from what etcd sent.
+func dropUnaskedPrevKV(asked bool, fromEtcd *pb.WatchResponse) {
+	if asked {
+		return
+	}
+	for _, event := range fromEtcd.Events {
+		event.PrevKv = nil
+	}
+}
