@@ -1,0 +1,149 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+func testID() identity { return identity{ClusterID: 7, NodeID: 9} }
+
+// listing returns every file below dir with its content, to show that a
+// refusal changes nothing.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	var out []string
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err != nil || info.IsDir() || info.Name() == lockFile {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		out = append(out, fmt.Sprintf("%s: %q", path, b))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sort.Strings(out)
+	return strings.Join(out, "\n")
+}
+
+// TestDataDirectoryThatCannotBeUsedIsRefusedAndUntouched covers issue item
+// "start and stop": each directory is refused with its own error and stays as
+// it was.
+func TestDataDirectoryThatCannotBeUsedIsRefusedAndUntouched(t *testing.T) {
+	write := func(t *testing.T, path, content string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, dir string)
+		want error
+	}{
+		{"newer format", func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, identityFile), `{"format":2,"shape":"unknown"}`)
+		}, ErrNewerFormat},
+		{"damaged identity", func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, identityFile), `{"format":1,"cluster_id":"7","node_id":"8","checksum":1}`)
+		}, ErrDamaged},
+		{"no JSON", func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, identityFile), "\x00\x00")
+		}, ErrDamaged},
+		{"identity missing", func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, engineDir, "MANIFEST-000001"), "x")
+		}, ErrDamaged},
+		{"etcd's", func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, etcdDir, "snap", "db"), "x")
+		}, ErrEtcdData},
+		{"somebody's files", func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, "photo.jpg"), "x")
+		}, ErrForeignData},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			c.make(t, dir)
+			before := listing(t, dir)
+			_, err := openDataDir(vfs.Default, dir, testID)
+			if !errors.Is(err, c.want) {
+				t.Fatalf("got %v, want %v", err, c.want)
+			}
+			if !strings.Contains(err.Error(), dir) {
+				t.Errorf("the error does not name the directory: %v", err)
+			}
+			if after := listing(t, dir); after != before {
+				t.Errorf("changed from\n%s\nto\n%s", before, after)
+			}
+		})
+	}
+}
+
+func TestDataDirectoryIsLocked(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "data")
+	d, err := openDataDir(vfs.Default, dir, testID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openDataDir(vfs.Default, dir, testID); !errors.Is(err, ErrInUse) {
+		t.Fatalf("second open: got %v, want ErrInUse", err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	other := func() identity { return identity{ClusterID: 1, NodeID: 1} }
+	d, err = openDataDir(vfs.Default, dir, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.close() }()
+	if d.id.ClusterID != 7 || d.id.NodeID != 9 {
+		t.Fatalf("the identity changed to %+v", d.id)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if perm := info.Mode().Perm(); perm != 0o700 {
+		t.Fatalf("the directory has mode %o, want 700", perm)
+	}
+}
+
+// TestEngineOfAnotherClusterIsRefused puts the engine of one directory into
+// another.
+func TestEngineOfAnotherClusterIsRefused(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func(dir string, id identity) (*dataDir, *pebble.DB) {
+		d, err := openDataDir(fs, dir, func() identity { return id })
+		if err != nil {
+			t.Fatal(err)
+		}
+		db, err := pebble.Open("engine-of-a", &pebble.Options{FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, db
+	}
+	a, db := open("a", testID())
+	if err := errors.Join(a.checkEngine(db), a.checkEngine(db), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b, db := open("b", identity{ClusterID: 8, NodeID: 9})
+	if err := b.checkEngine(db); !errors.Is(err, ErrOtherCluster) {
+		t.Fatalf("got %v, want ErrOtherCluster", err)
+	}
+	if err := errors.Join(db.Close(), a.close(), b.close()); err != nil {
+		t.Fatal(err)
+	}
+}
