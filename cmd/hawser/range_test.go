@@ -1,0 +1,349 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// fakeAdmin is a directory of ranges that splits as the real one promises to
+// (proto/adminpb/admin.proto). It is used by one request at a time.
+type fakeAdmin struct {
+	adminpb.UnimplementedAdminServer
+	ranges []*rangepb.RangeDescriptor
+	// stuck holds every split until its request ends.
+	stuck bool
+}
+
+func newFakeAdmin() *fakeAdmin {
+	return &fakeAdmin{ranges: []*rangepb.RangeDescriptor{{
+		RangeId: 1, Epoch: 1, ReplicaSetVersion: 1,
+		Replicas: []*rangepb.Replica{{NodeId: 0xabc, ReplicaId: 1}},
+	}}}
+}
+
+func (f *fakeAdmin) ServerInfo(context.Context, *adminpb.ServerInfoRequest) (*adminpb.ServerInfoResponse, error) {
+	return &adminpb.ServerInfoResponse{Version: "fake"}, nil
+}
+
+func (f *fakeAdmin) ListRanges(context.Context, *adminpb.ListRangesRequest) (*adminpb.ListRangesResponse, error) {
+	resp := &adminpb.ListRangesResponse{Revision: 42}
+	for _, d := range f.ranges {
+		resp.Ranges = append(resp.Ranges, &adminpb.RangeInfo{Descriptor_: d, LiveKeys: 10, ApproximateBytes: 2048, Resolved: 41, Active: d.RangeId == 1})
+	}
+	return resp, nil
+}
+
+func (f *fakeAdmin) DescribeRange(_ context.Context, req *adminpb.DescribeRangeRequest) (*adminpb.DescribeRangeResponse, error) {
+	for _, d := range f.ranges {
+		if d.RangeId == req.RangeId {
+			resp := &adminpb.DescribeRangeResponse{Range: &adminpb.RangeInfo{Descriptor_: d}}
+			if d.RangeId == 1 {
+				resp.Raft = &adminpb.RaftInfo{Term: 3, LeaderReplicaId: 1, CommitIndex: 9, AppliedIndex: 8, FirstIndex: 2, LastIndex: 9}
+			}
+			return resp, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "no range %d", req.RangeId)
+}
+
+func (f *fakeAdmin) SplitRange(ctx context.Context, req *adminpb.SplitRangeRequest) (*adminpb.SplitRangeResponse, error) {
+	if f.stuck {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	key := req.GetKey()
+	if id := req.GetRangeId(); id != 0 {
+		if !slices.ContainsFunc(f.ranges, func(d *rangepb.RangeDescriptor) bool { return d.RangeId == id }) {
+			return nil, status.Errorf(codes.NotFound, "no range %d", id)
+		}
+		if id != 1 {
+			return nil, status.Errorf(codes.FailedPrecondition, "range %d has too few keys", id)
+		}
+		key = []byte("m")
+	}
+	for i, d := range f.ranges {
+		if bytes.Equal(d.Start, key) {
+			return nil, status.Errorf(codes.AlreadyExists, "%q is a boundary already", key)
+		}
+		if bytes.Compare(d.Start, key) < 0 && (len(d.End) == 0 || bytes.Compare(key, d.End) < 0) {
+			right := &rangepb.RangeDescriptor{RangeId: uint64(len(f.ranges) + 1), Start: key, End: d.End, Epoch: 1, Replicas: d.Replicas}
+			d.End = key
+			d.Epoch++
+			f.ranges = slices.Insert(f.ranges, i+1, right)
+			return &adminpb.SplitRangeResponse{Left: d, Right: right}, nil
+		}
+	}
+	panic("fake directory has a hole")
+}
+
+// listen serves gRPC services on a free port until the test ends.
+func listen(t *testing.T, register func(*grpc.Server)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	register(s)
+	go func() { _ = s.Serve(l) }() // ends by Stop
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func listenAdmin(t *testing.T, f *fakeAdmin) string {
+	return listen(t, func(s *grpc.Server) { adminpb.RegisterAdminServer(s, f) })
+}
+
+// execute runs one command line.
+func execute(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := &app{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
+	code = a.run(args)
+	return code, out.String(), errs.String()
+}
+
+func TestRangeListShowsTheDirectoryInKeyOrder(t *testing.T) {
+	f := newFakeAdmin()
+	addr := listenAdmin(t, f)
+	if code, _, stderr := execute(t, "", "range", "split", "--endpoints", addr, "m", "b\x00"); code != 0 {
+		t.Fatalf("split: code %d, %s", code, stderr)
+	}
+	code, stdout, stderr := execute(t, "", "range", "list", "--endpoints", "http://"+addr+"/")
+	if code != 0 || stderr != "" {
+		t.Fatalf("code %d, %s", code, stderr)
+	}
+	want := `ID  START    END      EPOCH  ACTIVE  KEYS  BYTES  RESOLVED  REPLICAS
+1   -        "b\x00"  3      true    10    2048   41        1@abc
+3   "b\x00"  "m"      1      false   10    2048   41        1@abc
+2   "m"      -        1      false   10    2048   41        1@abc
+`
+	if stdout != want {
+		t.Errorf("got\n%s\nwant\n%s", stdout, want)
+	}
+
+	code, stdout, stderr = execute(t, "", "range", "list", "--endpoints", addr, "--output", "json")
+	if code != 0 {
+		t.Fatalf("code %d, %s", code, stderr)
+	}
+	var list listJSON
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
+		t.Fatal(err)
+	}
+	if list.Revision != 42 || len(list.Ranges) != 3 || string(list.Ranges[1].Start) != "b\x00" || list.Ranges[0].Epoch != 3 {
+		t.Errorf("got %+v", list)
+	}
+	if !strings.Contains(stdout, `"start": ""`) {
+		t.Errorf("the start of the keyspace is not an empty string: %s", stdout)
+	}
+}
+
+func TestRangeDescribe(t *testing.T) {
+	f := newFakeAdmin()
+	addr := listenAdmin(t, f)
+	execute(t, "", "range", "split", "--endpoints", addr, "m")
+	code, stdout, _ := execute(t, "", "range", "describe", "1", "--endpoints", addr)
+	for _, want := range []string{"range                1", "raft log             2 to 9", "end                  \"m\""} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("code %d, no %q in\n%s", code, want, stdout)
+		}
+	}
+	code, stdout, _ = execute(t, "", "range", "describe", "2", "--endpoints", addr)
+	if code != 0 || !strings.Contains(stdout, "not loaded") {
+		t.Errorf("code %d\n%s", code, stdout)
+	}
+	code, stdout, _ = execute(t, "", "range", "describe", "2", "--endpoints", addr, "-o", "json")
+	var d describeJSON
+	if err := json.Unmarshal([]byte(stdout), &d); code != 0 || err != nil || d.Raft != nil || string(d.Range.Start) != "m" {
+		t.Errorf("code %d, error %v, %+v", code, err, d)
+	}
+}
+
+func TestRangeSplitTakesKeysFromArgumentsFileAndHex(t *testing.T) {
+	f := newFakeAdmin()
+	addr := listenAdmin(t, f)
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte("d\n\ne e\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		stdin string
+		args  []string
+	}{
+		{"", []string{"c", "--keys-file", file}},
+		{"x\ny", []string{"--keys-file", "-"}},
+		{"", []string{"--hex", "ff00"}},
+		{"", []string{"--id", "1"}},
+	} {
+		code, _, stderr := execute(t, tc.stdin, slices.Concat([]string{"range", "split", "--endpoints", addr}, tc.args)...)
+		if code != 0 {
+			t.Fatalf("%q: code %d, %s", tc.args, code, stderr)
+		}
+	}
+	var starts []string
+	for _, d := range f.ranges {
+		starts = append(starts, string(d.Start))
+	}
+	if want := []string{"", "c", "d", "e e", "m", "x", "y", "\xff\x00"}; !slices.Equal(starts, want) {
+		t.Errorf("boundaries %q, want %q", starts, want)
+	}
+}
+
+func TestRangeSplitPrintsWhatWasDoneBeforeAFailure(t *testing.T) {
+	f := newFakeAdmin()
+	addr := listenAdmin(t, f)
+	code, stdout, stderr := execute(t, "", "range", "split", "--endpoints", addr, "a", "b", "a", "c")
+	if code != exitBoundary {
+		t.Errorf("code %d", code)
+	}
+	if want := "SPLIT AT  LEFT  RIGHT\n\"a\"       1     2\n\"b\"       2     3\n"; stdout != want {
+		t.Errorf("got\n%s\nwant\n%s", stdout, want)
+	}
+	if !strings.Contains(stderr, `split at "a": "a" is a boundary already`) {
+		t.Errorf("stderr %q", stderr)
+	}
+	if len(f.ranges) != 3 {
+		t.Errorf("%d ranges: it went on after the failure", len(f.ranges))
+	}
+
+	code, stdout, stderr = execute(t, "", "range", "split", "--endpoints", addr, "--skip-existing", "-o", "json", "a", "c")
+	var done splitsJSON
+	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != 0 {
+		t.Fatalf("code %d, error %v, %s", code, err, stderr)
+	}
+	if len(done.Splits) != 1 || string(done.Splits[0].Right.Start) != "c" || len(done.Existing) != 1 || string(done.Existing[0]) != "a" {
+		t.Errorf("got %+v", done)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	hawser := listenAdmin(t, newFakeAdmin())
+	execute(t, "", "range", "split", "--endpoints", hawser, "m")
+	etcd := listen(t, func(*grpc.Server) {}) // knows no service of ours
+	stuck := newFakeAdmin()
+	stuck.stuck = true
+	stuckAddr := listenAdmin(t, stuck)
+	// silent accepts connections and says nothing.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	// closed refuses connections.
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+
+	for _, tc := range []struct {
+		what string
+		args []string
+		code int
+		want string
+	}{
+		{"boundary exists", []string{"range", "split", "m", "--endpoints", hawser}, exitBoundary, "is a boundary already"},
+		{"unknown range", []string{"range", "describe", "99", "--endpoints", hawser}, exitNotFound, "no range 99"},
+		{"split of unknown range", []string{"range", "split", "--id", "99", "--endpoints", hawser}, exitNotFound, "no range 99"},
+		{"range too small", []string{"range", "split", "--id", "2", "--endpoints", hawser}, exitPrecondition, "too few keys"},
+		{"plain etcd", []string{"range", "list", "--endpoints", etcd}, exitNotHawser, "a plain etcd?"},
+		{"refused connection", []string{"range", "list", "--endpoints", closed.Addr().String()}, exitNoAnswer, "no server answers"},
+		{"silent server", []string{"range", "list", "--dial-timeout", "100ms", "--endpoints", silent.Addr().String()}, exitNoAnswer, "no server answers"},
+		{"split without answer", []string{"range", "split", "a", "--command-timeout", "100ms", "--endpoints", stuckAddr}, exitNoAnswer, "may have been done"},
+		{"second endpoint answers", []string{"range", "list", "--endpoints", closed.Addr().String() + "," + hawser}, 0, ""},
+		{"TLS endpoint", []string{"range", "list", "--endpoints", "https://" + hawser}, exitUsage, "only http"},
+		{"path in endpoint", []string{"range", "list", "--endpoints", hawser + "/x"}, exitUsage, "not of the form host:port"},
+		{"no endpoint", []string{"range", "list", "--endpoints", ""}, exitUsage, "must not be empty"},
+		{"zero timeout", []string{"range", "list", "--dial-timeout", "0"}, exitUsage, "above zero"},
+		{"no key", []string{"range", "split", "--endpoints", hawser}, exitUsage, "at least one key"},
+		{"empty key", []string{"range", "split", "", "--endpoints", hawser}, exitUsage, "start of the keyspace"},
+		{"key and id", []string{"range", "split", "a", "--id", "1", "--endpoints", hawser}, exitUsage, "exclude each other"},
+		{"bad hex", []string{"range", "split", "--hex", "xyz", "--endpoints", hawser}, exitUsage, "not hexadecimal"},
+		{"bad id", []string{"range", "describe", "one"}, exitUsage, "not a range id"},
+		{"id zero", []string{"range", "split", "--id", "0"}, exitUsage, "not a range id"},
+		{"missing keys file", []string{"range", "split", "--keys-file", "/nonexistent"}, exitUsage, "no such file"},
+		{"bad output", []string{"range", "list", "-o", "xml"}, exitUsage, "must be table or json"},
+		{"unknown command", []string{"rnage"}, exitUsage, "unknown command"},
+		{"unknown flag", []string{"range", "list", "--nope"}, exitUsage, "unknown flag"},
+		{"unknown server flag", []string{"--nope"}, exitUsage, "unknown flag"},
+		{"too many arguments", []string{"range", "list", "x"}, exitUsage, "unknown command"},
+		{"help", []string{"range", "--help"}, 0, ""},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			begin := time.Now()
+			code, stdout, stderr := execute(t, "", tc.args...)
+			if code != tc.code || !strings.Contains(stderr, tc.want) {
+				t.Errorf("code %d, want %d; stderr %q, want it to contain %q", code, tc.code, stderr, tc.want)
+			}
+			if code != 0 && stdout != "" {
+				t.Errorf("a failure printed to stdout: %q", stdout)
+			}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+// A thousand keys in one file is a normal way to prepare a keyspace.
+func TestRangeSplitOfAThousandKeys(t *testing.T) {
+	f := newFakeAdmin()
+	addr := listenAdmin(t, f)
+	var keys strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&keys, "/registry/pods/%04d\n", i)
+	}
+	code, _, stderr := execute(t, keys.String(), "range", "split", "--endpoints", addr, "--keys-file", "-")
+	if code != 0 || len(f.ranges) != 1001 {
+		t.Fatalf("code %d, %d ranges, %s", code, len(f.ranges), stderr)
+	}
+	if !slices.IsSortedFunc(f.ranges, func(a, b *rangepb.RangeDescriptor) int {
+		return cmp.Compare(string(a.Start), string(b.Start))
+	}) {
+		t.Fatal("boundaries are not in order")
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"--version"}, {"-version"}} {
+		code, stdout, _ := execute(t, "", args...)
+		if code != 0 || !strings.HasPrefix(stdout, "Hawser Version: ") {
+			t.Errorf("%q: code %d, %q", args, code, stdout)
+		}
+	}
+	code, stdout, _ := execute(t, "", "version", "-o", "json")
+	var v struct{ Version, Go string }
+	if err := json.Unmarshal([]byte(stdout), &v); code != 0 || err != nil || v.Version == "" || v.Go == "" {
+		t.Errorf("code %d, error %v, %q", code, err, stdout)
+	}
+}
+
+func FuzzEndpoint(f *testing.F) {
+	for _, s := range []string{"127.0.0.1:2379", "http://h:1/", "https://h", "://", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, endpoint string) {
+		address, err := addressOf(endpoint)
+		if err == nil && (address == "" || strings.Contains(address, "/")) {
+			t.Errorf("%s became %s", strconv.Quote(endpoint), strconv.Quote(address))
+		}
+	})
+}
