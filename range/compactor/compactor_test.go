@@ -1,0 +1,123 @@
+package compactor
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// fakeStore needs a number of steps for each compaction.
+type fakeStore struct {
+	forgotten int64
+	steps     int
+	fail      error
+	forgets   []int64
+}
+
+func (s *fakeStore) Forgotten() int64 { return s.forgotten }
+
+func (s *fakeStore) SetForgotten(r int64) error {
+	s.forgotten = r
+	s.forgets = append(s.forgets, r)
+	s.steps = 3
+	return nil
+}
+
+func (s *fakeStore) CompactStep(int) (bool, error) {
+	if s.fail != nil {
+		return false, s.fail
+	}
+	s.steps--
+	return s.steps <= 0, nil
+}
+
+// TestNothingIsForgottenAheadOfTheFrontier: a replica that has still to apply
+// a write below the compacted revision holds the compaction up (R9).
+func TestNothingIsForgottenAheadOfTheFrontier(t *testing.T) {
+	s := &fakeStore{}
+	complete := int64(9)
+	c := New(Config{Store: s, Complete: func() int64 { return complete }})
+	c.Request(10)
+	if more, err := c.Step(); more || err != nil {
+		t.Fatalf("step = %v, %v with the frontier below", more, err)
+	}
+	if s.forgotten != 0 || !c.Waiting() {
+		t.Fatalf("forgotten = %d before the frontier reached 10", s.forgotten)
+	}
+	complete = 10
+	steps := 0
+	for more := true; more; steps++ {
+		var err error
+		if more, err = c.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.forgotten != 10 || steps != 3 || c.Waiting() {
+		t.Fatalf("forgotten %d after %d steps, waiting %v", s.forgotten, steps, c.Waiting())
+	}
+}
+
+// TestWhoWaitsForRemovalIsToldWhenItIsDone covers C2's physical compaction:
+// also one that a later compaction overtook, and after a restart in the middle.
+func TestWhoWaitsForRemovalIsToldWhenItIsDone(t *testing.T) {
+	s := &fakeStore{forgotten: 10, steps: 2} // a restart in the middle
+	c := New(Config{Store: s, Complete: func() int64 { return 100 }})
+	c.Request(10)
+	var told []string
+	c.WhenRemoved(5, func(err error) { told = append(told, "5") })
+	c.WhenRemoved(10, func(err error) { told = append(told, "10") })
+	c.WhenRemoved(20, func(err error) { told = append(told, "20") })
+	if len(told) != 0 {
+		t.Fatalf("told %v before anything was removed", told)
+	}
+	for more := true; more; {
+		more, _ = c.Step()
+	}
+	if len(told) != 2 || len(s.forgets) != 0 {
+		t.Fatalf("told %v, forgets %v", told, s.forgets)
+	}
+	c.Request(30)
+	for more := true; more; {
+		more, _ = c.Step()
+	}
+	if len(told) != 3 {
+		t.Fatalf("told %v", told)
+	}
+	c.WhenRemoved(30, func(err error) { told = append(told, "30") })
+	if len(told) != 4 {
+		t.Fatal("not told at once of what is done")
+	}
+}
+
+func TestFaultEndsTheWaiting(t *testing.T) {
+	fault := errors.New("engine failed")
+	s := &fakeStore{fail: fault}
+	c := New(Config{Store: s, Complete: func() int64 { return 100 }, Pause: -1})
+	got := make(chan error, 2)
+	c.Request(10)
+	c.WhenRemoved(10, func(err error) { got <- err })
+	c.Start(func(err error) { got <- err })
+	defer c.Stop()
+	for range 2 {
+		select {
+		case err := <-got:
+			if !errors.Is(err, fault) {
+				t.Fatalf("got %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("nobody was told of the fault")
+		}
+	}
+}
+
+func TestStopEndsTheWaiting(t *testing.T) {
+	c := New(Config{Store: &fakeStore{}, Complete: func() int64 { return 0 }})
+	var got error
+	c.Request(10)
+	c.WhenRemoved(10, func(err error) { got = err })
+	c.Start(func(error) {})
+	c.Stop()
+	if !errors.Is(got, ErrStopped) {
+		t.Fatalf("got %v", got)
+	}
+}
