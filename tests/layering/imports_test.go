@@ -48,6 +48,7 @@ placement/meta         range/keys proto/...                                !time
 placement/sequencer    placement/meta range/keys proto/...                 !time !net !google.golang.org/grpc
 placement/autocompact
 placement/client       range/keys proto/...                                !time !net !google.golang.org/grpc
+placement              placement/... range/keys proto/...                  !net !google.golang.org/grpc
 
 # proxy
 proxy/txn              mvcc proto/...                                      !time !net !google.golang.org/grpc
