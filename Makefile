@@ -13,6 +13,8 @@ TESTFLAGS    ?=
 TEST_TIMEOUT ?= 10m
 LONG_TIMEOUT ?= 4h
 FUZZTIME     ?= 20s
+COMPAT_OPS   ?= 100000
+SIM_SEEDS    ?= 5000
 BENCHCOUNT   ?= 6
 
 .DEFAULT_GOAL := help
@@ -29,6 +31,10 @@ build: ## build bin/hawser
 run: build ## build and start a one-node server on 127.0.0.1:2379, data in ./data
 	./bin/hawser --data-dir data
 
+.PHONY: etcdctl
+etcdctl: ## build bin/etcdctl, the client of etcd 3.7.3
+	cd tests/etcd && go build -o $(CURDIR)/bin/etcdctl go.etcd.io/etcd/etcdctl/v3
+
 .PHONY: test
 test: ## all tests that a change must pass (about ten minutes at most)
 	go test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
@@ -37,9 +43,22 @@ test: ## all tests that a change must pass (about ten minutes at most)
 race: ## the same tests under the race detector
 	go test -race -timeout $(LONG_TIMEOUT) $(TESTFLAGS) ./...
 
+.PHONY: compat
+compat: build ## COMPAT_OPS requests for each layout of ranges, beside a real etcd
+	HAWSER_BINARY=$(CURDIR)/bin/hawser HAWSER_COMPAT_OPS=$(COMPAT_OPS) \
+		go test -count=1 -v -timeout $(LONG_TIMEOUT) $(TESTFLAGS) ./tests/compat/...
+
+.PHONY: sim
+sim: ## SIM_SEEDS seeds of the simulated node, with faults
+	HAWSER_SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout $(LONG_TIMEOUT) $(TESTFLAGS) ./tests/simulation/...
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME each
 	.ci/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: build $(TOOLS)/.bench ## micro-benchmarks, then the same load on etcd and on bin/hawser
+	.ci/bench $(BENCHCOUNT)
 
 .PHONY: lint
 lint: $(TOOLS)/.lint ## go vet and staticcheck
