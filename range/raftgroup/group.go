@@ -108,13 +108,15 @@ type Group struct {
 	keepEntries uint64
 	keepBytes   uint64
 
-	// dirty: raft was given something since the last Ready.
+	// dirty: raft was given something since the last Ready. Asking raft itself
+	// allocates.
 	dirty bool
-	// soleVoter: the configuration is this replica alone.
-	soleVoter bool
-	// term and leader are raft's, as of the last call into it.
-	term, lead uint64
-	state      raft.StateType
+	// soleVoter: the configuration is this replica alone. autoLeave: it is a
+	// joint one that the leader leaves by itself.
+	soleVoter, autoLeave bool
+	// term, lead, state and committed are raft's, as of the last Ready.
+	term, lead, committed uint64
+	state                 raft.StateType
 	// unsynced counts the Works that need a sync and were not reported durable.
 	unsynced int
 	// durableApplied is the highest index known to be applied durably.
@@ -143,7 +145,7 @@ func New(cfg Config) (g *Group, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.setSoleVoter(cs)
+	g.setConfState(cs)
 	g.rn, err = raft.NewRawNode(&raft.Config{
 		ID:                        cfg.ReplicaID,
 		ElectionTick:              cfg.ElectionTicks,
@@ -165,23 +167,21 @@ func New(cfg Config) (g *Group, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("group %d: %w", cfg.ID, err)
 	}
-	g.look()
+	st := g.rn.BasicStatus()
+	g.term, g.lead, g.state, g.committed = st.HardState.GetTerm(), st.Lead, st.RaftState, st.HardState.GetCommit()
+	// What is committed and not applied is work, too.
+	g.dirty = true
 	if g.soleVoter {
 		err = g.Campaign()
 	}
 	return g, err
 }
 
-func (g *Group) setSoleVoter(cs *raftpb.ConfState) {
+func (g *Group) setConfState(cs *raftpb.ConfState) {
 	v := cs.GetVoters()
+	g.autoLeave = cs.GetAutoLeave()
 	g.soleVoter = len(v) == 1 && v[0] == g.replica && len(cs.GetVotersOutgoing()) == 0 &&
 		len(cs.GetLearners()) == 0 && len(cs.GetLearnersNext()) == 0
-}
-
-// look takes term and leader from raft.
-func (g *Group) look() {
-	st := g.rn.BasicStatus()
-	g.term, g.lead, g.state = st.HardState.GetTerm(), st.Lead, st.RaftState
 }
 
 // guard turns the panic that raft answers to a damaged log with into an error,
@@ -272,9 +272,6 @@ func (g *Group) Step(m *raftpb.Message) error {
 	if errors.Is(err, raft.ErrProposalDropped) {
 		return ErrNotLeader
 	}
-	if err == nil {
-		g.look()
-	}
 	return err
 }
 
@@ -284,9 +281,8 @@ func (g *Group) Tick() (err error) {
 		return g.failed
 	}
 	defer g.guard(&err)
-	g.dirty = true
 	g.rn.Tick()
-	g.look()
+	g.dirty = g.dirty || g.rn.HasReady()
 	return nil
 }
 
@@ -345,13 +341,16 @@ func (g *Group) ReportUnreachable(replica uint64) (err error) {
 // ID returns the group's id.
 func (g *Group) ID() uint64 { return g.id }
 
-// Term returns raft's term as of the last Ready, Step or Tick.
+// Term returns raft's term as of the last Ready. This replica cannot become the
+// leader of a later term without one.
 func (g *Group) Term() uint64 { return g.term }
 
-// Leader returns the replica id of the leader, 0 if none is known.
+// Leader returns the replica id of the leader as of the last Ready, 0 if none is
+// known.
 func (g *Group) Leader() uint64 { return g.lead }
 
-// IsLeader says whether this replica is the leader of Term, as far as it knows.
+// IsLeader says whether this replica is the leader of Term, as far as it knew at
+// the last Ready.
 func (g *Group) IsLeader() bool { return g.state == raft.StateLeader }
 
 // Serving says whether this replica is leader and has applied an entry of its

@@ -34,10 +34,8 @@ type Work struct {
 	appliedIndex uint64
 }
 
-// HasReady says whether Ready has something to do.
-func (g *Group) HasReady() bool {
-	return g.failed == nil && g.dirty && g.rn.HasReady()
-}
+// HasReady says whether Ready may have something to do.
+func (g *Group) HasReady() bool { return g.failed == nil && g.dirty }
 
 // Ready stages everything raft wants written or applied into b: log rows, hard
 // state, the effects of committed entries and the applied state, once, and the
@@ -55,11 +53,16 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 		return Work{}, nil
 	}
 	defer g.guard(&err)
-	g.dirty = false
 	var applied, appliedTerm uint64
 	for again := true; again; {
 		again = false
 		rd := g.rn.Ready()
+		if rd.SoftState != nil {
+			g.lead, g.state = rd.SoftState.Lead, rd.SoftState.RaftState
+		}
+		if !raft.IsEmptyHardState(rd.HardState) {
+			g.term, g.committed = rd.HardState.GetTerm(), rd.HardState.GetCommit()
+		}
 		w.ReadStates = append(w.ReadStates, rd.ReadStates...)
 		for _, m := range rd.Messages {
 			switch m.GetTo() {
@@ -70,21 +73,26 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 				}
 				again = again || stepped
 			case raft.LocalApplyThread:
-				if err := g.apply(b, m.GetEntries()); err != nil {
+				confChanged, err := g.apply(b, m.GetEntries())
+				if err != nil {
 					return Work{}, g.fail(err)
 				}
 				last := m.GetEntries()[len(m.GetEntries())-1]
 				applied, appliedTerm = last.GetIndex(), last.GetTerm()
 				// Effects need not be durable before raft counts them as
 				// applied: the synced log replays them.
-				g.stepLocal(m.GetResponses())
-				again = true
+				for _, r := range m.GetResponses() {
+					g.mustStep(r)
+				}
+				// After that raft has more only if it held entries back, or if
+				// what was applied makes it leave a joint configuration.
+				again = again || applied < g.committed || confChanged || g.autoLeave
 			default:
 				w.Send = append(w.Send, m)
 			}
 		}
 	}
-	g.look()
+	g.dirty = false
 	if applied != 0 {
 		w.Applied = true
 		keep := g.keepBytes
@@ -140,26 +148,26 @@ func (g *Group) append(b *pebble.Batch, m *raftpb.Message, w *Work) (stepped boo
 }
 
 // apply runs committed entries through the machine.
-func (g *Group) apply(b *pebble.Batch, entries []*raftpb.Entry) error {
+func (g *Group) apply(b *pebble.Batch, entries []*raftpb.Entry) (confChanged bool, err error) {
 	for _, e := range entries {
 		data := e.GetData()
 		if e.GetType() != raftpb.EntryNormal {
 			cc, context, err := confChange(e)
 			if err != nil {
-				return fmt.Errorf("entry %d: configuration change: %v: %w", e.GetIndex(), err, raftlog.ErrCorrupt)
+				return false, fmt.Errorf("entry %d: configuration change: %v: %w", e.GetIndex(), err, raftlog.ErrCorrupt)
 			}
 			cs := g.rn.ApplyConfChange(cc)
 			if err := g.log.SetConfState(b, cs); err != nil {
-				return err
+				return false, err
 			}
-			g.setSoleVoter(cs)
-			data = context
+			g.setConfState(cs)
+			data, confChanged = context, true
 		}
 		if err := g.machine.Apply(b, e.GetIndex(), e.GetTerm(), data); err != nil {
-			return fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
+			return false, fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
 		}
 	}
-	return nil
+	return confChanged, nil
 }
 
 // Durable is called when a Work is durable, in the order of the Works, and for
@@ -185,12 +193,6 @@ func (g *Group) Durable(w Work) (send []*raftpb.Message, err error) {
 		}
 	}
 	return send, nil
-}
-
-func (g *Group) stepLocal(msgs []*raftpb.Message) {
-	for _, m := range msgs {
-		g.mustStep(m)
-	}
 }
 
 // mustStep gives raft one of its own answers. raft refuses one only when this

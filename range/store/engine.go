@@ -22,13 +22,24 @@ func (l engineLogger) Infof(format string, args ...any)  { l.zap.Debugf(format, 
 func (l engineLogger) Errorf(format string, args ...any) { l.zap.Errorf(format, args...) }
 func (l engineLogger) Fatalf(format string, args ...any) {
 	l.zap.Errorf(format, args...)
-	panic(&FatalError{fmt.Sprintf(format, args...)})
+	fatal := &FatalError{Message: fmt.Sprintf(format, args...)}
+	for _, a := range args {
+		if err, ok := a.(error); ok {
+			fatal.Cause = err
+		}
+	}
+	panic(fatal)
 }
 
 // FatalError is what EngineLogger panics with.
-type FatalError struct{ Message string }
+type FatalError struct {
+	Message string
+	// Cause is the error that the engine named, nil if it named none.
+	Cause error
+}
 
 func (e *FatalError) Error() string { return "engine: " + e.Message }
+func (e *FatalError) Unwrap() error { return e.Cause }
 
 // catchFatal turns the end that the engine makes of a failed commit (see
 // EngineLogger) into an error. Any other panic goes on.
