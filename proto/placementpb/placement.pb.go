@@ -53,6 +53,9 @@ const (
 	RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE RefusalReason = 10
 	// A transaction or split of the range is under way; ask again.
 	RefusalReason_REFUSAL_REASON_BUSY RefusalReason = 11
+	// The request makes no sense: a transaction without writes, or with a range
+	// twice.
+	RefusalReason_REFUSAL_REASON_INVALID RefusalReason = 12
 )
 
 // Enum value maps for RefusalReason.
@@ -70,6 +73,7 @@ var (
 		9:  "REFUSAL_REASON_BOUNDARY_EXISTS",
 		10: "REFUSAL_REASON_UNKNOWN_RANGE",
 		11: "REFUSAL_REASON_BUSY",
+		12: "REFUSAL_REASON_INVALID",
 	}
 	RefusalReason_value = map[string]int32{
 		"REFUSAL_REASON_UNSPECIFIED":     0,
@@ -84,6 +88,7 @@ var (
 		"REFUSAL_REASON_BOUNDARY_EXISTS": 9,
 		"REFUSAL_REASON_UNKNOWN_RANGE":   10,
 		"REFUSAL_REASON_BUSY":            11,
+		"REFUSAL_REASON_INVALID":         12,
 	}
 )
 
@@ -351,7 +356,9 @@ func (*ToSequencer_Split) isToSequencer_Body() {}
 
 func (*ToSequencer_Compact) isToSequencer_Body() {}
 
-// FromSequencer is one message of S to a node.
+// FromSequencer is one message of S to a node. Without a body it says that S of
+// this epoch does not know the node's session: the node subscribes with a new
+// one.
 type FromSequencer struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId uint64                 `protobuf:"varint,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -3453,7 +3460,7 @@ const file_proto_placementpb_placement_proto_rawDesc = "" +
 	"cluster_id\x18\x02 \x01(\x04R\tclusterId\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x03R\x05bound\x12\x1c\n" +
 	"\tcompacted\x18\x04 \x01(\x03R\tcompacted\x12\"\n" +
-	"\rnext_range_id\x18\x05 \x01(\x04R\vnextRangeId*\x90\x03\n" +
+	"\rnext_range_id\x18\x05 \x01(\x04R\vnextRangeId*\xac\x03\n" +
 	"\rRefusalReason\x12\x1e\n" +
 	"\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dREFUSAL_REASON_NOT_REGISTERED\x10\x01\x12\x1e\n" +
@@ -3467,7 +3474,8 @@ const file_proto_placementpb_placement_proto_rawDesc = "" +
 	"\x1eREFUSAL_REASON_BOUNDARY_EXISTS\x10\t\x12 \n" +
 	"\x1cREFUSAL_REASON_UNKNOWN_RANGE\x10\n" +
 	"\x12\x17\n" +
-	"\x13REFUSAL_REASON_BUSY\x10\vB/Z-github.com/hawser-kv/hawser/proto/placementpbb\x06proto3"
+	"\x13REFUSAL_REASON_BUSY\x10\v\x12\x1a\n" +
+	"\x16REFUSAL_REASON_INVALID\x10\fB/Z-github.com/hawser-kv/hawser/proto/placementpbb\x06proto3"
 
 var (
 	file_proto_placementpb_placement_proto_rawDescOnce sync.Once
