@@ -1,0 +1,73 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// Errors of requests. All but ErrUnknownFate and ErrFailed prove that nothing of
+// the request was applied and never will be: NotApplied tells them apart.
+var (
+	// ErrDropped: the request was given up before it was proposed (the
+	// registration with the sequencer ended, or it waited too long). Ask again.
+	ErrDropped = errors.New("replica: request dropped, nothing was applied")
+	// ErrTooManyRequests: the queue of the range is full (X9).
+	ErrTooManyRequests = errors.New("replica: too many requests")
+	// ErrNoSpace: the disk is nearly full, or the NOSPACE alarm is on (X12).
+	ErrNoSpace = errors.New("replica: no space")
+	// ErrLeaseNotFound: a put names a lease that does not exist (R8).
+	ErrLeaseNotFound = errors.New("replica: requested lease not found")
+	// ErrAborted: the owner of the latch gave it back before it was given.
+	ErrAborted = errors.New("replica: the owner of the latch gave it up")
+	// ErrUnknownFate: the write was proposed and the leader lost its place; it
+	// may be applied or not. Never retried below the client.
+	ErrUnknownFate = errors.New("replica: leader lost, the fate of the write is unknown")
+	// ErrFailed: this replica found damage and stopped; see the log. What was
+	// proposed has an unknown fate. Reads answer it too.
+	ErrFailed = errors.New("replica: stopped after a fault")
+	// ErrNotResolved: the view was asked for before the replica had resolved
+	// what the read needs. Await first.
+	ErrNotResolved = errors.New("replica: revision not resolved yet")
+	// ErrAwaitExpired: the replica did not resolve the revision in time.
+	ErrAwaitExpired = errors.New("replica: waited too long for the revision")
+)
+
+// RangeErrorKind says why a range does not serve a request.
+type RangeErrorKind int
+
+// Kinds of RangeError.
+const (
+	// StaleEpoch: the request names another epoch or keys outside the span.
+	StaleEpoch RangeErrorKind = iota + 1
+	// NotLeader: another replica leads the range.
+	NotLeader
+)
+
+// RangeError is a routing hint: nothing was applied, the caller asks again
+// elsewhere.
+type RangeError struct {
+	Kind    RangeErrorKind
+	RangeID uint64
+	// Descriptor is the newest that the replica knows; nil if none.
+	Descriptor *rangepb.RangeDescriptor
+	// LeaderReplicaID is the leader of which the replica knows; 0 if none.
+	LeaderReplicaID uint64
+}
+
+func (e *RangeError) Error() string {
+	switch e.Kind {
+	case StaleEpoch:
+		return fmt.Sprintf("replica: range %d: stale epoch, now %d", e.RangeID, e.Descriptor.GetEpoch())
+	case NotLeader:
+		return fmt.Sprintf("replica: range %d: not the leader, which is replica %d", e.RangeID, e.LeaderReplicaID)
+	}
+	return fmt.Sprintf("replica: range %d: error %d", e.RangeID, e.Kind)
+}
+
+// NotApplied reports whether err proves that nothing of the request was
+// applied and never will be: only then may it be asked again.
+func NotApplied(err error) bool {
+	return err != nil && !errors.Is(err, ErrUnknownFate) && !errors.Is(err, ErrFailed)
+}

@@ -1,0 +1,372 @@
+// Package replica is one replica of a range: it evaluates writes on the range's
+// newest state, gets revisions for them from the sequencer, puts their effects
+// into the range's Raft log and applies them (revisions.md R3, R4, R5, R7, R10,
+// R11). It is a state machine that the store drives: no goroutine, no clock, no
+// network. It does not know etcd's API beyond mvcc's requests, and never answers
+// a client with a state that may not be committed.
+package replica
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/raftgroup"
+	"github.com/hawser-kv/hawser/range/raftlog"
+)
+
+// SequencerLink is the node's end of the conversation with S.
+type SequencerLink interface {
+	// Send takes a message whose Body and Session are set; the link fills in the
+	// rest and drops it if that session is over. It must not block. Answers come
+	// through the inbox.
+	Send(*placementpb.ToSequencer)
+	// Session returns the epoch e of the sequencer that the node listens to and
+	// the node's session with it. ok is false while there is none. Neither ever
+	// goes back.
+	Session() (epoch, session uint64, ok bool)
+}
+
+// EventSink is told what became visible, in the order of revisions: everything
+// of the range at or below resolved that was not in earlier calls. It must not
+// block, and must not change the events.
+type EventSink interface {
+	Applied(rangeID uint64, resolved int64, events []mvcc.Event)
+}
+
+// Round is what a replica needs of a round of the store (store.Round).
+type Round interface {
+	NeedSync()
+	OnCommitted(fn func())
+	OnDurable(fn func())
+	Send(msgs []*raftpb.Message)
+	CanPropose() bool
+	LowSpace() bool
+	Again()
+	Unload()
+	Fail(err error)
+	FailStore(err error)
+}
+
+// Config says what a replica works with. All fields without a default are
+// required.
+type Config struct {
+	RangeID uint64
+	NodeID  uint64
+	DB      *pebble.DB
+	MVCC    *mvcc.Store
+	Readers *Readers
+	Link    SequencerLink
+	// Events may be nil.
+	Events EventSink
+	// Began is called, on the worker, when a split has begun a replica here and
+	// its rows are visible. May be nil.
+	Began func(*rangepb.RangeDescriptor)
+	// Logger may be nil.
+	Logger *zap.Logger
+	Limits Limits
+	// ElectionTicks and HeartbeatTicks are raft's; zero: its defaults.
+	ElectionTicks, HeartbeatTicks int
+}
+
+// Replica is one replica of a range. The shard's worker owns it.
+type Replica struct {
+	cfg    Config
+	limits Limits
+	log    *zap.Logger
+	group  *raftgroup.Group
+	read   *readState
+	latest mvcc.View
+
+	// staged is the applied state with everything that was applied into engine
+	// batches, committed or not; visible is the state that readers see.
+	staged, visible appliedState
+	// outcome gathers what to say when the batch of this flush is committed.
+	outcome outcome
+
+	// live holds the requests that are not answered, and the latches given.
+	live      requestList
+	conflicts conflicts
+	// free requests wait for nobody in front of them, in the order in which they
+	// became free.
+	free fifo[*request]
+	// early requests name an epoch that the log has not reached.
+	early []*request
+	// settling latches wait for what is in the log to be applied.
+	settling []*request
+	latches  map[ownerID]*request // given
+
+	lead    leadership
+	overlay *mvcc.Overlay
+	// commands is scratch for Apply.
+	commands []decodedCommand
+	// needed: something waits for the range to have a leader that is registered.
+	needed bool
+	// asleep: the sequencer has put the range to sleep (R10).
+	asleep bool
+
+	tick       uint64
+	campaignAt uint64 // tick before which no new election is started
+	lowSpace   bool   // as of the last Flush
+	buffer     []byte // for the next entry
+	// promises to peers that have become durable.
+	promises []*raftpb.Message
+	failed   error
+}
+
+// appliedState is what the entries up to an index of the log made of the range.
+type appliedState struct {
+	desc     *rangepb.RangeDescriptor
+	resolved int64
+	// term of the last entry.
+	term uint64
+}
+
+// New starts the replica of a range from its rows. Errors: ErrNoReplica;
+// ErrCorrupt or raftlog.ErrCorrupt if it cannot be served.
+func New(cfg Config) (*Replica, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	cfg.Limits.EnsureDefaults()
+	saved, err := load(cfg.DB, cfg.RangeID)
+	if err != nil {
+		return nil, err
+	}
+	read, err := cfg.Readers.state(cfg.RangeID)
+	if err != nil {
+		return nil, err
+	}
+	id, ok := replicaOn(saved.Descriptor, cfg.NodeID)
+	if !ok {
+		return nil, fmt.Errorf("%w: range %d: descriptor %v has no replica on node %d", ErrCorrupt, cfg.RangeID, saved.Descriptor, cfg.NodeID)
+	}
+	raftLog, err := raftlog.Load(cfg.DB, cfg.RangeID)
+	if err != nil {
+		read.fail()
+		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
+	}
+	r := &Replica{
+		cfg:     cfg,
+		limits:  cfg.Limits,
+		log:     cfg.Logger.With(zap.Uint64("range", cfg.RangeID), zap.Uint64("replica", id)),
+		read:    read,
+		latest:  cfg.MVCC.Latest(),
+		latches: make(map[ownerID]*request),
+		overlay: mvcc.NewOverlay(),
+		needed:  true,
+	}
+	r.conflicts = newConflicts(func(t *ticket) { r.free.push(t.owner) })
+	r.staged = appliedState{desc: saved.Descriptor, resolved: saved.Resolved}
+	_, r.staged.term = raftLog.Applied()
+	r.visible = r.staged
+	if err := r.ensureBoundaries(saved.Descriptor); err != nil {
+		return nil, err
+	}
+	r.group, err = raftgroup.New(raftgroup.Config{
+		ID: cfg.RangeID, ReplicaID: id, Log: raftLog, Machine: r, Logger: cfg.Logger,
+		ElectionTicks: cfg.ElectionTicks, HeartbeatTicks: cfg.HeartbeatTicks,
+	})
+	if err != nil {
+		read.fail()
+		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
+	}
+	return r, nil
+}
+
+// String says which range, what it has applied and whether it leads.
+func (r *Replica) String() string {
+	d := r.visible.desc
+	return fmt.Sprintf("r%d:{%q-%q} epoch=%d resolved=%d %s", d.RangeId, d.Start, d.End, d.Epoch, r.visible.resolved, &r.lead)
+}
+
+// Handle takes one item of the inbox: *Write, *Latch, *Unlatch, Nudge,
+// SessionChanged, *AskStatus, *placementpb.FromSequencer or *raftpb.Message.
+func (r *Replica) Handle(ev any) {
+	switch ev := ev.(type) {
+	case *Write:
+		r.handleWrite(ev)
+	case *Latch:
+		r.handleLatch(ev)
+	case *Unlatch:
+		r.handleUnlatch(ev)
+	case Nudge:
+		r.handleNudge()
+	case SessionChanged: // Flush looks at the session
+	case *AskStatus:
+		ev.Done(r.Status(), r.failed)
+	case *placementpb.FromSequencer:
+		r.handleSequencer(ev)
+	case *raftpb.Message:
+		r.handleRaft(ev)
+	default:
+		panic(fmt.Sprintf("replica: range %d: inbox item %T", r.cfg.RangeID, ev))
+	}
+}
+
+func (r *Replica) handleRaft(m *raftpb.Message) {
+	if r.failed != nil {
+		return
+	}
+	if r.asleep {
+		r.wake() // another replica has woken the group
+	}
+	if err := r.group.Step(m); err != nil {
+		r.log.Debug("raft message dropped", zap.Error(err))
+	}
+}
+
+// Flush does what items, ticks and durable batches since the last Flush ask
+// for, staging into b, the batch of the round.
+func (r *Replica) Flush(b *pebble.Batch, round Round) {
+	if r.failed != nil {
+		round.Fail(r.failed)
+		return
+	}
+	round.Send(r.promises)
+	r.promises = nil
+	r.lowSpace = round.LowSpace()
+	r.lookAtLeadership()
+	r.propose(round)
+	r.lookAtSession()
+	r.evaluate(round)
+	r.advance(b, round)
+	if r.failed != nil {
+		round.Fail(r.failed)
+		return
+	}
+	r.lookAtLeadership()
+	r.giveLatches()
+	r.maybeDeactivate(round)
+	if r.asleep {
+		round.Unload()
+	}
+}
+
+// advance gives raft its turn.
+func (r *Replica) advance(b *pebble.Batch, round Round) {
+	if !r.group.HasReady() {
+		return
+	}
+	work, err := r.group.Ready(b)
+	if err != nil {
+		r.fail(err)
+		if !damaged(err) {
+			round.FailStore(err)
+		}
+		return
+	}
+	round.Send(work.Send)
+	if work.NeedsSync || r.outcome.needSync {
+		round.NeedSync()
+	}
+	if work.NeedsSync || len(work.WhenDurable) > 0 {
+		round.OnDurable(func() { r.durable(work) })
+	}
+	if work.Applied {
+		o := r.outcome
+		r.outcome = outcome{}
+		round.OnCommitted(func() { r.committed(&o) })
+		round.Again()
+	}
+}
+
+// durable tells raft that what it wanted on disk is there. Flush follows.
+func (r *Replica) durable(work raftgroup.Work) {
+	if r.failed != nil {
+		return
+	}
+	send, err := r.group.Durable(work)
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	r.promises = append(r.promises, send...)
+}
+
+// damaged tells a fault of this replica's data, after which others go on, from
+// one of the engine.
+func damaged(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, raftlog.ErrCorrupt)
+}
+
+// fail stops the replica: it serves nothing any more. The store closes it.
+func (r *Replica) fail(err error) {
+	if r.failed != nil {
+		return
+	}
+	r.log.Error("replica stops", zap.Stringer("state", r), zap.Error(err))
+	r.failed = fmt.Errorf("%w: range %d: %w", ErrFailed, r.cfg.RangeID, err)
+	r.read.fail()
+}
+
+// Tick says that one heartbeat interval has passed.
+func (r *Replica) Tick() {
+	if r.failed != nil {
+		return
+	}
+	r.tick++
+	if err := r.group.Tick(); err != nil {
+		r.fail(err)
+		return
+	}
+	r.expire()
+	r.askAboutSilent()
+	r.lead.idleTicks++
+}
+
+// WantsTicks reports that time matters to the replica: it is awake.
+func (r *Replica) WantsTicks() bool { return !r.asleep && r.failed == nil }
+
+// Close answers everything that the replica holds: with err, or with
+// ErrUnknownFate what is proposed. err nil: it was put to sleep and holds
+// nothing.
+func (r *Replica) Close(err error) {
+	if err == nil {
+		err = ErrDropped
+	}
+	if r.failed == nil {
+		r.failed = err
+	}
+	for r.live.first != nil {
+		q := r.live.first
+		if q.stage == stageProposed {
+			r.finish(q, WriteResult{Err: fmt.Errorf("%w: %w", ErrUnknownFate, err)})
+			continue
+		}
+		r.refuse(q, err)
+	}
+}
+
+// Status is what operators want to know of a replica.
+type Status struct {
+	Descriptor *rangepb.RangeDescriptor
+	Resolved   int64
+	Raft       raftgroup.Status
+	// Queued requests, latches given among them.
+	Queued, Latches int
+	Registered      bool
+}
+
+// Status returns a copy of the replica's status. For the worker.
+func (r *Replica) Status() Status {
+	return Status{
+		Descriptor: r.visible.desc, Resolved: r.visible.resolved, Raft: r.group.Status(),
+		Queued: r.live.count, Latches: len(r.latches), Registered: r.lead.reg.phase == regOpen,
+	}
+}
+
+// AskStatus asks a replica for its status. It is an inbox item.
+type AskStatus struct {
+	// Done is called once, with the store's error if there is no replica.
+	Done func(Status, error)
+}
+
+// Refuse answers when no replica can.
+func (a *AskStatus) Refuse(err error) { a.Done(Status{}, err) }

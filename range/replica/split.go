@@ -1,0 +1,73 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// applySplit shrinks the range and begins the right one on this node, in the
+// batch that is synced (R11). The data stays where it is.
+func (r *Replica) applySplit(b *pebble.Batch, c *command) error {
+	s := c.split
+	if err := checkSplit(r.staged.desc, s); err != nil {
+		return err
+	}
+	began, err := Stage(r.cfg.DB, b, r.cfg.NodeID, s.Right, c.revision)
+	if err != nil {
+		return err
+	}
+	if err := stageDescriptor(b, s.Left); err != nil {
+		return err
+	}
+	r.staged.desc = s.Left
+	r.outcome.needSync = true
+	if began {
+		r.outcome.began = append(r.outcome.began, s.Right)
+	}
+	return nil
+}
+
+// checkSplit checks that a split cuts the range as it is.
+func checkSplit(old *rangepb.RangeDescriptor, s *placementpb.DecidedSplit) error {
+	left, right := s.Left, s.Right
+	if left.RangeId != old.RangeId || right.RangeId == old.RangeId || left.Epoch <= old.Epoch ||
+		!bytes.Equal(left.Start, old.Start) || !bytes.Equal(left.End, s.Key) ||
+		!bytes.Equal(right.Start, s.Key) || !bytes.Equal(right.End, old.End) ||
+		bytes.Compare(s.Key, old.Start) <= 0 || len(old.End) > 0 && bytes.Compare(s.Key, old.End) >= 0 {
+		return fmt.Errorf("split of %v at %q into %v and %v", old, s.Key, left, right)
+	}
+	return nil
+}
+
+// ensureBoundaries makes the counts of live keys know where the range begins and
+// ends: revisions grow within a range only. It is called when a range begins and
+// when its replica is loaded, both before anything new is applied to it and while
+// nothing that was applied is uncommitted.
+func (r *Replica) ensureBoundaries(desc *rangepb.RangeDescriptor) (err error) {
+	b := r.cfg.DB.NewBatch()
+	defer func() { err = errors.Join(err, b.Close()) }()
+	for _, key := range [][]byte{desc.Start, desc.End} {
+		if len(key) == 0 {
+			continue
+		}
+		if err := ensureBoundary(r.cfg.MVCC, b, key); err != nil {
+			return fmt.Errorf("boundary %q of range %d: %w", key, desc.RangeId, err)
+		}
+	}
+	if b.Empty() {
+		return nil
+	}
+	return b.Commit(pebble.NoSync)
+}
+
+func ensureBoundary(store any, b *pebble.Batch, key []byte) error {
+	return store.(interface {
+		EnsureBoundary(b *pebble.Batch, key []byte) error
+	}).EnsureBoundary(b, key)
+}
