@@ -20,6 +20,8 @@ type Campaign struct {
 	Ranges int
 	// Runner are the options of the runner.
 	Runner RunnerOptions
+	// beforeRun, if set, is called before the servers of a run start.
+	beforeRun func()
 }
 
 // Settings are what the environment says of campaigns; see the package comment.
@@ -112,6 +114,9 @@ func sequence(ops []Op) func(*Runner) (Op, bool) {
 // run starts both servers and does the steps that next gives out. It returns the steps done.
 func (c Campaign) run(t testing.TB, next func(*Runner) (Op, bool)) (ops []Op, d *Difference, stats string) {
 	t.Helper()
+	if c.beforeRun != nil {
+		c.beforeRun()
+	}
 	a, b := Etcd{}.Start(t), c.Target.Start(t)
 	defer a.Stop()
 	defer b.Stop()

@@ -15,9 +15,8 @@ type exception struct {
 
 // The exceptions. The functions that apply them are named beside each; nothing else may differ.
 var exceptions = []exception{
-	{"D1", "A keys-only range keeps the lease"},        // keepLease
-	{"D2", "A serializable read may be older"},         // Runner.refreshStale
-	{"D3", "prev_kv only reaches watchers that asked"}, // dropUnaskedPrevKV
+	{"D1", "A keys-only range keeps the lease"}, // keepLease
+	{"D2", "A serializable read may be older"},  // Runner.refreshStale
 }
 
 // keepLease applies D1: where etcd 3.7 leaves `lease` out of a keys-only answer, Hawser may send it. a and b are the answers of etcd
@@ -71,15 +70,4 @@ func mayBeStale(request proto.Message) bool {
 		return true
 	}
 	return false
-}
-
-// dropUnaskedPrevKV applies D3: etcd 3.7.3 shares one event between all its watchers, so a watcher that did not ask for prev_kv
-// can see it when another one did. It is removed from what etcd sent.
-func dropUnaskedPrevKV(asked bool, fromEtcd *pb.WatchResponse) {
-	if asked {
-		return
-	}
-	for _, event := range fromEtcd.Events {
-		event.PrevKv = nil
-	}
 }

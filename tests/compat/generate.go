@@ -21,6 +21,8 @@ type Generator struct {
 	splits splitPlan
 	// burst: the next steps belong to a burst, which lasts 40 steps on average.
 	burst bool
+	// script are steps that belong together and come next.
+	script []Op
 }
 
 // NewGenerator returns a generator for a run of steps in which the keyspace is cut into a number of ranges: a part of them at the
@@ -34,6 +36,14 @@ func NewGenerator(seed uint64, steps, ranges int) *Generator {
 // Next makes the next step.
 func (g *Generator) Next(s *State, watchers []*watcher) Op {
 	if op, ok := g.splits.next(); ok {
+		return op
+	}
+	if len(g.script) == 0 && g.chance(400) {
+		g.script = g.makeScript(s)
+	}
+	if len(g.script) > 0 {
+		op := g.script[0]
+		g.script = g.script[1:]
 		return op
 	}
 	op := g.pick(s, watchers)
@@ -309,7 +319,7 @@ func (g *Generator) deleteRequest(s *State) *pb.DeleteRangeRequest {
 	switch {
 	case g.chance(60):
 		r.Key = nil
-	case len(r.RangeEnd) > 0 && !g.chance(6):
+	case len(r.RangeEnd) > 0 && !g.chance(3):
 		r.RangeEnd = nil // Large deletes would leave nothing to read.
 	}
 	return r
@@ -318,9 +328,11 @@ func (g *Generator) deleteRequest(s *State) *pb.DeleteRangeRequest {
 func (g *Generator) compactRequest(s *State) *pb.CompactionRequest {
 	r := &pb.CompactionRequest{Physical: g.chance(2)}
 	switch n := g.rng.IntN(100); {
+	case n < 30:
+		r.Revision = s.Compacted + 1 + g.rng.Int64N((s.Revision-s.Compacted)/2+1)
 	case n < 45:
-		r.Revision = s.Revision - g.rng.Int64N(min(s.Revision, 100))
-	case n < 60:
+		r.Revision = s.Revision - g.rng.Int64N(min(s.Revision, 30))
+	case n < 52:
 		r.Revision = s.Revision
 	default:
 		r.Revision = oneOf(g, s.Compacted, s.Compacted-1, s.Compacted+1, s.Revision+1, s.Revision+100, 0, -1, math.MaxInt64, math.MinInt64)

@@ -3,6 +3,7 @@ package compat
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -19,6 +20,8 @@ func (g *Generator) txnRequest(s *State) *pb.TxnRequest {
 		return g.wideTxn(s)
 	case g.chance(25):
 		return g.readTxn(s)
+	case g.chance(12):
+		return g.cornerTxn(s)
 	case g.chance(150):
 		// Small values, but too large together.
 		r := &pb.TxnRequest{}
@@ -27,8 +30,29 @@ func (g *Generator) txnRequest(s *State) *pb.TxnRequest {
 		}
 		return r
 	}
-	used := make(map[string]bool)
-	return g.txn(s, maxTxnDepth, used)
+	r := g.txn(s, maxTxnDepth, make(map[string]bool))
+	defuse(r, hasDelete(r))
+	return r
+}
+
+// hasDelete tells whether a transaction deletes anything, in any branch.
+func hasDelete(r *pb.TxnRequest) bool {
+	return slices.ContainsFunc(slices.Concat(r.Success, r.Failure), func(op *pb.RequestOp) bool {
+		return op.GetRequestDeleteRange() != nil || op.GetRequestTxn() != nil && hasDelete(op.GetRequestTxn())
+	})
+}
+
+// defuse removes what kills etcd 3.7.3 for good: ignore_value or ignore_lease in a put after a delete of its key in the same
+// transaction (D3). To be sure, no put in a transaction with a delete has them.
+func defuse(r *pb.TxnRequest, deletes bool) {
+	for _, op := range slices.Concat(r.Success, r.Failure) {
+		if put := op.GetRequestPut(); put != nil && deletes {
+			put.IgnoreValue, put.IgnoreLease = false, false
+		}
+		if nested := op.GetRequestTxn(); nested != nil {
+			defuse(nested, deletes)
+		}
+	}
 }
 
 // txn makes a transaction that may hold depth levels. used has the keys it puts: most of the time none is put twice, because etcd
@@ -76,12 +100,12 @@ func (g *Generator) txnOp(s *State, depth int, used map[string]bool) *pb.Request
 		if used[string(r.Key)] && !g.chance(10) {
 			r.Key = g.key(s)
 		}
-		return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
+		return deleteOp(r)
 	case n < 992:
 		if depth == 1 {
 			return rangeOp(g.rangeRequest(s))
 		}
-		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: g.txn(s, depth-1, used)}}
+		return txnOp(g.txn(s, depth-1, used))
 	default:
 		return &pb.RequestOp{} // T2: the oneof is missing.
 	}
@@ -93,6 +117,52 @@ func rangeOp(r *pb.RangeRequest) *pb.RequestOp {
 
 func putOp(r *pb.PutRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
+}
+
+func deleteOp(r *pb.DeleteRangeRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
+}
+
+func txnOp(r *pb.TxnRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
+}
+
+// cornerTxn makes one of the transactions that have surprised somebody.
+func (g *Generator) cornerTxn(s *State) *pb.TxnRequest {
+	key, value := g.key(s), g.value()
+	put := putOp(&pb.PutRequest{Key: key, Value: value, PrevKv: true})
+	remove := deleteOp(&pb.DeleteRangeRequest{Key: key, PrevKv: true})
+	get := func(revision int64) *pb.RequestOp { return rangeOp(&pb.RangeRequest{Key: key, Revision: revision}) }
+	exists := &pb.Compare{Key: key, Target: pb.Compare_CREATE, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_CreateRevision{}}
+	in := func(ops ...*pb.RequestOp) *pb.RequestOp { return txnOp(&pb.TxnRequest{Success: ops}) }
+	switch g.rng.IntN(11) {
+	case 0: // A key that is put and deleted at one revision: two nested transactions are not checked against each other.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{in(put), get(0), in(remove), get(0)}}
+	case 1: // The same in the order that is refused.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{in(remove), in(put)}}
+	case 2: // A delete of all keys from here on, which the check for duplicates does not see as an interval.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}, PrevKv: true}), put, get(0)}}
+	case 3:
+		return &pb.TxnRequest{Success: []*pb.RequestOp{put, get(0), deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}}), get(0)}}
+	case 4: // T5: the nested compare sees the state before the outer put.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{put, txnOp(&pb.TxnRequest{Compare: []*pb.Compare{exists},
+			Success: []*pb.RequestOp{get(0)}, Failure: []*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: key, CountOnly: true})}})}}
+	case 5: // T6: revisions inside.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{put, get(s.Revision), get(s.Revision - 1), get(0)}}
+	case 6:
+		return &pb.TxnRequest{Success: []*pb.RequestOp{put, get(oneOf(g, s.Revision+1, s.Compacted, s.Compacted-1, -1))}}
+	case 7: // T4: a value that is not there is never equal and never unequal.
+		missing := append(slices.Clone(key), "missing"...)
+		return &pb.TxnRequest{Compare: []*pb.Compare{{Key: missing, Target: pb.Compare_VALUE, Result: oneOf(g, pb.Compare_EQUAL, pb.Compare_NOT_EQUAL, pb.Compare_LESS)}},
+			Success: []*pb.RequestOp{put}, Failure: []*pb.RequestOp{remove}}
+	case 8: // T3: the same key in both branches of a nested transaction.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{txnOp(&pb.TxnRequest{Compare: []*pb.Compare{exists}, Success: []*pb.RequestOp{put}, Failure: []*pb.RequestOp{put}})}}
+	case 9: // The whole keyspace has to fulfil it.
+		return &pb.TxnRequest{Compare: []*pb.Compare{{Key: []byte{0}, RangeEnd: []byte{0}, Target: pb.Compare_CREATE, Result: pb.Compare_LESS,
+			TargetUnion: &pb.Compare_CreateRevision{CreateRevision: s.Revision + int64(g.rng.IntN(2))}}}, Success: []*pb.RequestOp{put}, Failure: []*pb.RequestOp{get(0)}}
+	default: // Deletes may overlap; the second finds nothing.
+		return &pb.TxnRequest{Success: []*pb.RequestOp{remove, remove, deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: append(slices.Clone(key), 0)})}}
+	}
 }
 
 // wideTxn makes a transaction with about as many operations as are allowed, the limit shared with a nested one at times (T1).
@@ -121,7 +191,7 @@ func (g *Generator) wideTxn(s *State) *pb.TxnRequest {
 		for i := range n - outer {
 			inner.Success = append(inner.Success, putOp(&pb.PutRequest{Key: []byte(denseKey(i)), Value: g.value()}))
 		}
-		r.Success = append(r.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: inner}})
+		r.Success = append(r.Success, txnOp(inner))
 		for range outer - 1 {
 			r.Success = append(r.Success, rangeOp(&pb.RangeRequest{Key: g.key(s)}))
 		}

@@ -24,6 +24,9 @@ func (g *Generator) watchCreate(s *State, watchers []*watcher) Op {
 		StartRevision: g.startRevision(s), ProgressNotify: g.chance(3), PrevKv: g.chance(2), Fragment: g.chance(4),
 	}
 	r.Key, r.RangeEnd = g.span(s)
+	if g.chance(2) {
+		r.Key, r.RangeEnd = []byte("k/"), []byte("k0") // Where most happens.
+	}
 	if g.chance(20) {
 		r.Key = nil
 	}

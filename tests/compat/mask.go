@@ -15,6 +15,9 @@ const masked = 1
 
 var etcdVersion = regexp.MustCompile(`^3\.7\.[0-9]+$`)
 
+// storageVersion is what a fresh etcd says of its storage: 3.5.0 in its first seconds, then 3.7.0.
+var storageVersion = regexp.MustCompile(`^3\.[57]\.0$`)
+
 // mask returns a copy of a response in which everything that is local to a server is masked: the ids and the Raft term of every
 // header, also of those nested in a Txn, and what the contract calls local in Status and MemberList (S10, MA2, M4).
 func mask(response proto.Message) proto.Message {
@@ -40,6 +43,9 @@ func mask(response proto.Message) proto.Message {
 		r.RaftAppliedIndex = maskNumber(r.RaftAppliedIndex)
 		if etcdVersion.MatchString(r.Version) {
 			r.Version = "3.7.x"
+		}
+		if storageVersion.MatchString(r.StorageVersion) {
+			r.StorageVersion = "3.x.0"
 		}
 	case *pb.MemberListResponse:
 		for _, member := range r.Members {

@@ -3,7 +3,6 @@ package compat
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -141,7 +140,7 @@ func (r *Runner) do(ctx context.Context, op Op) *Difference {
 		return nil
 	}
 	answerA, answerB := r.callBoth(ctx, op)
-	r.stats.codes[answerA.code]++
+	r.stats.note(answerA)
 	if d := r.compareAnswers(ctx, op, answerA, answerB); d != nil {
 		return d
 	}
@@ -179,6 +178,9 @@ func diffAnswers(request proto.Message, a, b *answer) []string {
 	for _, side := range []*answer{a, b} {
 		if side.violation != "" {
 			lines = append(lines, "breaks a rule: "+side.violation)
+		}
+		if side.code == codes.Unavailable || side.code == codes.DeadlineExceeded {
+			lines = append(lines, "a server does not answer: "+side.String())
 		}
 	}
 	if a.code != b.code {
@@ -294,30 +296,3 @@ func headerOf(m proto.Message) *pb.ResponseHeader {
 }
 
 func headerRevision(m proto.Message) int64 { return headerOf(m).GetRevision() }
-
-// stats counts what a run has done: a run without errors, events or stale answers has not shown much.
-type stats struct {
-	kinds map[Kind]int
-	codes map[codes.Code]int
-	// watchers created, events compared, older answers seen (D2), progress requests that had to be repeated.
-	watchers, events, stale, progressRepeats int
-}
-
-func newStats() stats {
-	return stats{kinds: make(map[Kind]int), codes: make(map[codes.Code]int)}
-}
-
-func (s stats) String() string {
-	var parts []string
-	for kind, n := range s.kinds {
-		parts = append(parts, fmt.Sprintf("%s %d", kind, n))
-	}
-	slices.Sort(parts)
-	var outcomes []string
-	for code, n := range s.codes {
-		outcomes = append(outcomes, fmt.Sprintf("%s %d", code, n))
-	}
-	slices.Sort(outcomes)
-	return fmt.Sprintf("steps: %s; answers: %s; %d watchers, %d events compared; %d older answers; %d progress requests repeated",
-		strings.Join(parts, ", "), strings.Join(outcomes, ", "), s.watchers, s.events, s.stale, s.progressRepeats)
-}

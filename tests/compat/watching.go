@@ -213,6 +213,7 @@ func (r *Runner) settleWatcher(ctx context.Context, w *watcher) *Difference {
 	}
 	err := streamB.awaitWatcher(ctx, w)
 	fromA, fromB := streamA.takeWatcher(w.id), streamB.takeWatcher(w.id)
+	r.stats.noteWatcher(w, fromA)
 	lines := r.diffWatcher(w, fromA, fromB)
 	if err != nil {
 		lines = append(lines, fmt.Sprintf("%s owes %d events: %v", r.b.name, w.want, err))
@@ -243,9 +244,6 @@ func (w *watchStream) awaitWatcher(ctx context.Context, owed *watcher) error {
 
 // diffWatcher compares what one watcher has received from both servers.
 func (r *Runner) diffWatcher(w *watcher, fromA, fromB []*pb.WatchResponse) []string {
-	for _, response := range fromA {
-		dropUnaskedPrevKV(w.request.PrevKv, response)
-	}
 	var lines []string
 	if !w.catchingUp && !r.watching.burst {
 		// One step at a time: responses are comparable one by one.
@@ -396,8 +394,12 @@ func (r *Runner) takeBoth(ctx context.Context, what string, streams [2]*watchStr
 
 func (r *Runner) created(ctx context.Context, number int, streams [2]*watchStream, request *pb.WatchCreateRequest) *Difference {
 	answer, d := r.takeBoth(ctx, "watch create", streams, func(w *watchStream) *[]*pb.WatchResponse { return &w.mu.created })
-	if d != nil || answer.Canceled {
+	if d != nil {
 		return d
+	}
+	if answer.Canceled {
+		r.stats.texts["watch: "+answer.CancelReason]++
+		return nil
 	}
 	r.stats.watchers++
 	w := r.newWatcher(number, request)

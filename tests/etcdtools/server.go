@@ -108,6 +108,9 @@ func (r *Running) start() error {
 func (r *Running) Stop() {
 	r.stop.Do(func() {
 		r.logBeforeStop = r.log.tail(4 << 10)
+		if panicked := r.log.from("panic", 4<<10); panicked != "" {
+			r.logBeforeStop = panicked
+		}
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-r.done:
@@ -193,4 +196,15 @@ func (b *lockedBuffer) tail(n int) string {
 	defer b.mu.Unlock()
 	out := b.buf.Bytes()
 	return string(out[max(0, len(out)-n):])
+}
+
+// from returns up to n bytes from the first occurrence of a text on.
+func (b *lockedBuffer) from(text string, n int) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, after, found := bytes.Cut(b.buf.Bytes(), []byte(text))
+	if !found {
+		return ""
+	}
+	return text + string(after[:min(len(after), n)])
 }
