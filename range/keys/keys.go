@@ -8,6 +8,7 @@
 //	0x04  event      revision index: 0x04 | revision (8) | sub (4) | user key      (mvcc)
 //	0x05  count      checkpoints of the live-key counts                           (mvcc/counts)
 //	0x06  mvcc meta  forgotten revision, compaction progress, count checkpoint     (mvcc)
+//	0x07  lease      keys attached to a lease: 0x07 | lease id (8) | user key      (mvcc)
 //
 // Versions and events carry no group id, so a split moves no data
 // (revisions.md R11).
@@ -23,6 +24,7 @@ const (
 	EventPrefix    byte = 0x04
 	CountPrefix    byte = 0x05
 	MVCCMetaPrefix byte = 0x06
+	LeasePrefix    byte = 0x07
 )
 
 // Kinds of per-group keys, the byte after the group id.
