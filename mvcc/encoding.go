@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/hawser-kv/hawser/range/keys"
 )
@@ -17,6 +18,8 @@ import (
 //	              | value
 //	event    0x04 | revision (8) | sub (4) | user key
 //	           -> 0x1k: format (high nibble) and kind (low nibble)
+//	lease    0x07 | lease (8) | user key
+//	           -> 0x10: format. The key's newest version is attached to the lease.
 //
 // In a user key every 0x00 is written as 0x00 0xff and the end as 0x00 0x01, so
 // escaped keys sort as the keys do and none is a prefix of another. The suffix
@@ -42,7 +45,7 @@ const (
 
 	eventKeyHeaderLen = 1 + 8 + 4
 
-	maxUvarints = 3 * binary.MaxVarintLen64
+	leaseKeyHeaderLen = 1 + 8
 )
 
 // rowFormat is the format of version and event rows, the high nibble of their
@@ -183,6 +186,20 @@ func appendVersionValue(dst []byte, v *version, rev int64) []byte {
 	return append(dst, v.value...)
 }
 
+// versionValueLen is the length of what appendVersionValue appends.
+func versionValueLen(v *version, rev int64) int {
+	if v.tombstone {
+		return 1
+	}
+	n := 1 + uvarintLen(uint64(rev-v.createRevision)) + uvarintLen(uint64(v.version)) + len(v.value)
+	if v.lease != 0 {
+		n += uvarintLen(uint64(v.lease))
+	}
+	return n
+}
+
+func uvarintLen(x uint64) int { return (bits.Len64(x|1) + 6) / 7 }
+
 // decodeVersionValue decodes the row of the version written at rev.
 func decodeVersionValue(row []byte, rev int64) (v version, err error) {
 	if len(row) == 0 {
@@ -261,6 +278,13 @@ func decodeEventValue(row []byte) (eventKind, error) {
 		return 0, fmt.Errorf("%w: event row %x", errCorruptRow, row)
 	}
 	return kind, nil
+}
+
+// appendLeaseKey appends the key of a row of the lease index.
+func appendLeaseKey(dst []byte, lease int64, key []byte) []byte {
+	dst = append(dst, keys.LeasePrefix)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(lease))
+	return append(dst, key...)
 }
 
 // EventSpan returns the engine bounds [lower, upper) of the event rows of the

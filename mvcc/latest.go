@@ -1,0 +1,88 @@
+package mvcc
+
+import (
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// Latest is the newest applied state, read anew at each call: what is committed
+// to the engine before a call is seen by it. It pins nothing and is good for
+// ever and for any goroutine. Over a leader's unapplied effects lay an Overlay.
+type Latest struct {
+	s   *Store
+	rev int64
+}
+
+// Latest returns the view of the newest applied state.
+func (s *Store) Latest() *Latest { return &Latest{s, latestRevision} }
+
+// Revision returns math.MaxInt64, or the revision that the view was asked for
+// with At.
+func (l *Latest) Revision() int64 { return l.rev }
+
+// with runs read on a cursor over [lower, upper) of the engine.
+func (l *Latest) with(lower, upper []byte, pointReads bool, read func(*cursor) error) error {
+	c, err := l.s.openCursor(lower, upper, pointReads)
+	if err != nil {
+		return err
+	}
+	// Only now: what the cursor sees cannot be forgotten any more.
+	if err = l.s.checkReadable(l.rev); err == nil {
+		err = read(c)
+	}
+	if cerr := l.s.release(c); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Get implements View.
+func (l *Latest) Get(key []byte) (kv *mvccpb.KeyValue, err error) {
+	err = l.with(nil, nil, true, func(c *cursor) error {
+		kv, err = c.get(key, l.rev)
+		return err
+	})
+	return kv, err
+}
+
+func (l *Latest) head(key []byte) (h head, err error) {
+	err = l.with(nil, nil, true, func(c *cursor) error {
+		h, err = c.head(key, l.rev)
+		return err
+	})
+	return h, err
+}
+
+// Scan implements View.
+func (l *Latest) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.KeyValue) (bool, error)) error {
+	if emptyInterval(start, end) {
+		return nil
+	}
+	lower, upper := VersionSpan(start, end)
+	return l.with(lower, upper, false, func(c *cursor) error { return c.scanKeyValues(l.rev, opt, fn) })
+}
+
+// Count implements View.
+func (l *Latest) Count(start, end []byte) (int64, error) { return l.s.count(start, end, l.rev) }
+
+// At implements View.
+func (l *Latest) At(rev int64) (View, error) {
+	if rev > l.rev {
+		panic(fmt.Sprintf("mvcc: state at %d from a view of %d", rev, l.rev))
+	}
+	if err := l.s.checkReadable(rev); err != nil {
+		return nil, err
+	}
+	return &Latest{l.s, rev}, nil
+}
+
+// checkReadable returns ErrCompacted for a revision that is forgotten. It is
+// called after the iterator that reads at the revision was opened: a revision
+// is forgotten before its versions go (revisions.md R9).
+func (s *Store) checkReadable(rev int64) error {
+	if rev < s.forgotten.Load() {
+		return ErrCompacted
+	}
+	return nil
+}

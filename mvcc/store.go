@@ -1,0 +1,110 @@
+package mvcc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/hawser-kv/hawser/mvcc/counts"
+	"github.com/hawser-kv/hawser/range/keys"
+)
+
+// storeFormat is the version of everything this package keeps in the engine as
+// a whole; rows have their own (rowFormat).
+const storeFormat byte = 1
+
+// Rows about the store itself.
+var (
+	storeFormatKey = keys.MVCCMeta("format")
+	forgottenKey   = keys.MVCCMeta("forgotten")
+)
+
+// ErrStoreFormat is returned by Open for data written by a newer program.
+var ErrStoreFormat = errors.New("mvcc: store format not known to this version")
+
+// Options of a Store. The zero value means the defaults.
+type Options struct {
+	// Counts are those of the live-key counts.
+	Counts counts.Options
+}
+
+// Store is all MVCC data on one engine: the versions and events of every range
+// that has a replica on the node. Reads may come from any goroutine; Apply may
+// come from several at a time for different ranges. The engine belongs to the
+// caller, who closes it after Close.
+type Store struct {
+	db *pebble.DB
+
+	// forgotten is the largest revision below which nothing can be read any
+	// more. It is durable before the first version goes (revisions.md R9).
+	forgotten atomic.Int64
+
+	// counts knows the live keys at every readable revision. It is ahead of the
+	// engine by what is staged and not committed.
+	counts *counts.Index
+
+	cursors sync.Pool // of *cursor, without an engine iterator
+}
+
+// Open opens the MVCC data of an engine made with EngineOptions, also a new one.
+func Open(db *pebble.DB, opts Options) (*Store, error) {
+	s := &Store{db: db}
+	if err := s.checkFormat(); err != nil {
+		return nil, err
+	}
+	forgotten, err := s.loadForgotten()
+	if err != nil {
+		return nil, err
+	}
+	s.forgotten.Store(forgotten)
+	if err := s.loadCounts(opts.Counts); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Forgotten returns the revision below which nothing can be read. It is zero
+// while nothing was compacted.
+func (s *Store) Forgotten() int64 { return s.forgotten.Load() }
+
+func (s *Store) checkFormat() error {
+	row, err := s.metaRow(storeFormatKey)
+	if err != nil {
+		return err
+	}
+	if row == nil {
+		return s.db.Set(storeFormatKey, []byte{storeFormat}, pebble.Sync)
+	}
+	if len(row) != 1 || row[0] != storeFormat {
+		return fmt.Errorf("%w: %x", ErrStoreFormat, row)
+	}
+	return nil
+}
+
+func (s *Store) loadForgotten() (int64, error) {
+	row, err := s.metaRow(forgottenKey)
+	if err != nil || row == nil {
+		return 0, err
+	}
+	if len(row) != 8 || row[0]&0x80 != 0 {
+		return 0, fmt.Errorf("%w: forgotten revision %x", errCorruptRow, row)
+	}
+	return int64(binary.BigEndian.Uint64(row)), nil
+}
+
+// metaRow returns a copy of a row, nil if there is none.
+func (s *Store) metaRow(key []byte) ([]byte, error) {
+	row, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mvcc: read %x: %w", key, err)
+	}
+	row = append([]byte(nil), row...)
+	return row, closer.Close()
+}

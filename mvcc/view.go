@@ -1,0 +1,65 @@
+package mvcc
+
+import (
+	"math"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// latestRevision is the revision of a view of the newest state.
+const latestRevision int64 = math.MaxInt64
+
+// View is the state of the keyspace, or of the part a node has, at one moment.
+//
+// Key-values it hands out belong to the caller for good, but their bytes may be
+// shared: they are never modified, neither by the caller nor by the view.
+type View interface {
+	// Revision is the revision of the view; math.MaxInt64 for the newest state
+	// of a leader, whose revision only the sequencer knows.
+	Revision() int64
+	// Get returns the key-value of a key, nil if the key is not live.
+	Get(key []byte) (*mvccpb.KeyValue, error)
+	// Scan visits the live keys of [start, end) in ascending order until fn
+	// returns false or an error; a nil end is the end of the keyspace. fn may
+	// use the view.
+	Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.KeyValue) (more bool, err error)) error
+	// Count returns the exact number of live keys in [start, end); a nil end is
+	// the end of the keyspace. It never walks more than a run of keys at each
+	// edge of the span.
+	Count(start, end []byte) (int64, error)
+	// At returns the state at a revision not above the view's, which lives as
+	// long as the view. ErrCompacted if the revision is forgotten.
+	At(rev int64) (View, error)
+}
+
+// ScanOptions say what a scan needs.
+type ScanOptions struct {
+	// KeysOnly leaves the values nil and does not read them. Lease, versions
+	// and revisions are there.
+	KeysOnly bool
+}
+
+// head is what a write must know of the key's present version.
+type head struct {
+	createRevision int64
+	version        int64 // 0: the key is not live
+	lease          int64
+}
+
+// headReader is a View that can tell the head of a key without making a
+// key-value of it.
+type headReader interface {
+	head(key []byte) (head, error)
+}
+
+// readHead reads the head of a key from any view.
+func readHead(v View, key []byte) (head, error) {
+	if h, ok := v.(headReader); ok {
+		return h.head(key)
+	}
+	kv, err := v.Get(key)
+	if err != nil || kv == nil {
+		return head{}, err
+	}
+	return head{kv.CreateRevision, kv.Version, kv.Lease}, nil
+}
