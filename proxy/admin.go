@@ -1,0 +1,112 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/proxy/router"
+)
+
+// adminServer is the operators' service.
+type adminServer struct {
+	adminpb.UnimplementedAdminServer
+	router              *router.Router
+	replicas            Replicas
+	clusterID, memberID uint64
+	version             string
+}
+
+func (s *adminServer) directory() (*router.Directory, error) {
+	if d := s.router.Directory(); d != nil {
+		return d, nil
+	}
+	return nil, status.Error(codes.Unavailable, "hawser: the directory of ranges is not known yet")
+}
+
+func (s *adminServer) info(d *rangepb.RangeDescriptor) *adminpb.RangeInfo {
+	info := &adminpb.RangeInfo{Descriptor_: d}
+	s.replicas.Info(d.RangeId, info)
+	return info
+}
+
+// ListRanges returns the directory in key order.
+func (s *adminServer) ListRanges(ctx context.Context, _ *adminpb.ListRangesRequest) (*adminpb.ListRangesResponse, error) {
+	rev, err := s.router.Confirm(ctx)
+	if err != nil {
+		return nil, toGRPC(err)
+	}
+	d, err := s.directory()
+	if err != nil {
+		return nil, err
+	}
+	resp := &adminpb.ListRangesResponse{Revision: rev}
+	for _, r := range d.All() {
+		resp.Ranges = append(resp.Ranges, s.info(r))
+	}
+	return resp, nil
+}
+
+func unknownRange(id uint64) error {
+	return status.Errorf(codes.NotFound, "hawser: there is no range %d", id)
+}
+
+// DescribeRange returns one range.
+func (s *adminServer) DescribeRange(_ context.Context, r *adminpb.DescribeRangeRequest) (*adminpb.DescribeRangeResponse, error) {
+	d, err := s.directory()
+	if err != nil {
+		return nil, err
+	}
+	desc := d.ByID(r.RangeId)
+	if desc == nil {
+		return nil, unknownRange(r.RangeId)
+	}
+	return &adminpb.DescribeRangeResponse{Range: s.info(desc), Raft: s.replicas.Raft(r.RangeId)}, nil
+}
+
+// SplitRange splits at a key, or halves a range by size.
+func (s *adminServer) SplitRange(ctx context.Context, r *adminpb.SplitRangeRequest) (*adminpb.SplitRangeResponse, error) {
+	var key []byte
+	switch at := r.At.(type) {
+	case *adminpb.SplitRangeRequest_Key:
+		key = at.Key
+	case *adminpb.SplitRangeRequest_RangeId:
+		half, err := s.router.HalfKey(ctx, at.RangeId)
+		switch {
+		case errors.Is(err, router.ErrUnknownRange):
+			return nil, unknownRange(at.RangeId)
+		case errors.Is(err, router.ErrTooFewKeys):
+			return nil, status.Errorf(codes.FailedPrecondition, "hawser: range %d has fewer than two keys and cannot be halved", at.RangeId)
+		case err != nil:
+			return nil, toGRPC(err)
+		}
+		key = half
+	}
+	if len(key) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "hawser: the key to split at is empty")
+	}
+	left, right, err := s.router.Split(ctx, key)
+	if errors.Is(err, router.ErrBoundaryExists) {
+		return nil, status.Errorf(codes.AlreadyExists, "hawser: %q is the first key of a range already", key)
+	}
+	if err != nil {
+		return nil, toGRPC(err)
+	}
+	return &adminpb.SplitRangeResponse{Left: left, Right: right}, nil
+}
+
+// ServerInfo says what the server is.
+func (s *adminServer) ServerInfo(context.Context, *adminpb.ServerInfoRequest) (*adminpb.ServerInfoResponse, error) {
+	resp := &adminpb.ServerInfoResponse{
+		Version: s.version, ClusterId: s.clusterID, NodeId: s.memberID,
+		LoadedReplicas: uint64(len(s.replicas.Loaded())),
+	}
+	if d := s.router.Directory(); d != nil {
+		resp.Ranges = uint64(len(d.All()))
+	}
+	return resp, nil
+}

@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/hawser-kv/hawser/proto/adminpb"
+)
+
+// collector gives what is known at the moment of a scrape: it reads the node
+// once and keeps nothing. Per-range metrics exist for loaded replicas only, so
+// their number is bounded by what is in memory anyway.
+type collector struct {
+	cfg *Config
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	descHasLeader       = desc("etcd_server_has_leader", "Whether or not a leader exists. 1 is existence, 0 is not.")
+	descIsLeader        = desc("etcd_server_is_leader", "Whether or not this member is a leader. 1 if is, 0 otherwise.")
+	descIsLearner       = desc("etcd_server_is_learner", "Whether or not this member is a learner. 1 if is, 0 otherwise.")
+	descCommitted       = desc("etcd_server_proposals_committed_total", "The total number of consensus proposals committed.")
+	descApplied         = desc("etcd_server_proposals_applied_total", "The total number of consensus proposals applied.")
+	descPending         = desc("etcd_server_proposals_pending", "The current number of pending proposals to commit.")
+	descQuota           = desc("etcd_server_quota_backend_bytes", "Current backend storage quota size in bytes.")
+	descSize            = desc("etcd_mvcc_db_total_size_in_bytes", "Total size of the underlying database physically allocated in bytes.")
+	descInUse           = desc("etcd_mvcc_db_total_size_in_use_in_bytes", "Total size of the underlying database logically in use in bytes.")
+	descRevision        = desc("etcd_debugging_mvcc_current_revision", "The current revision of store.")
+	descAlarms          = desc("etcd_debugging_server_alarms", "Alarms for every member in cluster. 1 for 'server_id' label with current ID. 2 for 'alarm_type' label with type of this alarm", "server_id", "alarm_type")
+	descKeys            = desc("etcd_debugging_mvcc_keys_total", "Total number of keys.")
+	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
+	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
+	descRequests        = desc("hawser_requests_pending", "Requests under way in the router of this node.")
+	descRangeResolved   = desc("hawser_range_resolved_revision", "The revision up to which the replica of the range has everything. Loaded replicas only.", "range")
+	descRangeKeys       = desc("hawser_range_live_keys", "Live keys of the range. Loaded replicas only.", "range")
+	descRangeBytes      = desc("hawser_range_bytes", "Bytes on disk of the range's span, all versions, approximately. Loaded replicas only.", "range")
+	descRangeTerm       = desc("hawser_range_raft_term", "Raft term of the replica. Loaded replicas only.", "range")
+	descRangeAppliedIdx = desc("hawser_range_raft_applied_index", "Raft index the replica has applied. Loaded replicas only.", "range")
+	descRangeQueued     = desc("hawser_range_queued_writes", "Writes of the range that wait for evaluation, a latch or a grant. Loaded replicas only.", "range")
+	descRangeLatches    = desc("hawser_range_latches", "Latches on the range held by transactions over ranges. Loaded replicas only.", "range")
+)
+
+// Describe sends nothing: the collector is unchecked, for its label sets come
+// and go with loaded replicas.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the node.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	leader := c.cfg.Meta.Leader()
+	committed, applied := c.cfg.Meta.Indexes()
+	gauge(descHasLeader, bit(leader != 0))
+	gauge(descIsLeader, bit(leader == c.cfg.MemberID))
+	gauge(descIsLearner, 0)
+	gauge(descCommitted, float64(committed))
+	gauge(descApplied, float64(applied))
+	pending := float64(c.cfg.Router.Pending())
+	gauge(descPending, float64(c.cfg.Router.PendingWrites()))
+	gauge(descRequests, pending)
+
+	size, inUse := c.cfg.Storage.Size()
+	gauge(descQuota, float64(c.cfg.QuotaBytes))
+	gauge(descSize, float64(size))
+	gauge(descInUse, float64(inUse))
+	gauge(descRevision, float64(c.cfg.Router.LocalRevision()))
+	if c.cfg.Storage.LowSpace() {
+		gauge(descAlarms, 1, strconv.FormatUint(c.cfg.MemberID, 16), pb.AlarmType_NOSPACE.String())
+	}
+	c.collectRanges(gauge)
+}
+
+func (c *collector) collectRanges(gauge func(*prometheus.Desc, float64, ...string)) {
+	dir := c.cfg.Router.Directory()
+	if dir == nil {
+		return
+	}
+	loaded := c.cfg.Replicas.Loaded()
+	gauge(descRanges, float64(len(dir.All())))
+	gauge(descLoaded, float64(len(loaded)))
+	gauge(descKeys, float64(c.cfg.Storage.LiveKeys()))
+	for _, id := range loaded {
+		label := strconv.FormatUint(id, 10)
+		var info adminpb.RangeInfo
+		c.cfg.Replicas.Info(id, &info)
+		gauge(descRangeResolved, float64(info.Resolved), label)
+		gauge(descRangeKeys, float64(info.LiveKeys), label)
+		gauge(descRangeBytes, float64(info.ApproximateBytes), label)
+		if raft := c.cfg.Replicas.Raft(id); raft != nil {
+			gauge(descRangeTerm, float64(raft.Term), label)
+			gauge(descRangeAppliedIdx, float64(raft.AppliedIndex), label)
+			gauge(descRangeQueued, float64(raft.Queued), label)
+			gauge(descRangeLatches, float64(raft.Latches), label)
+		}
+	}
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

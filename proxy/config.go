@@ -1,0 +1,169 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/proxy/router"
+)
+
+// The versions that clients see: digits and dots only, for they parse them
+// (contract MA2, 2.2). Ours stands in Config.Version.
+const (
+	EtcdVersion    = "3.7.3"
+	ClusterVersion = "3.7.0"
+	StorageVersion = "3.7.0"
+)
+
+// Meta is the Raft group that stands for the one group of an etcd cluster in
+// what describes one (contract S10): the meta group. Safe for concurrent use;
+// called for every response.
+type Meta interface {
+	// Leader returns the member id of the leader, 0 while none is known.
+	Leader() uint64
+	// Term returns the Raft term.
+	Term() uint64
+	// Indexes returns the committed and the applied index.
+	Indexes() (committed, applied uint64)
+}
+
+// Storage is what the services need of the node's engine. Safe for concurrent
+// use.
+type Storage interface {
+	// Size returns the bytes on disk, and those of them that hold what is live.
+	Size() (total, inUse int64)
+	// LiveKeys returns the number of live keys on this node; cheap.
+	LiveKeys() int64
+	// LowSpace reports that the disk has less room than the reserve: puts are
+	// refused with NOSPACE (contract X12).
+	LowSpace() bool
+	// Defragment compacts the engine's key space and returns when done.
+	Defragment(ctx context.Context) error
+	// WaitCompacted returns when what the compaction at rev makes garbage is
+	// gone from the engine (contract C2, physical).
+	WaitCompacted(ctx context.Context, rev int64) error
+}
+
+// Replicas is what the admin service and the metrics need of the ranges on this
+// node. Safe for concurrent use.
+type Replicas interface {
+	// Info fills a range's figures beside its descriptor (active, live keys,
+	// size, resolved).
+	Info(id uint64, info *adminpb.RangeInfo)
+	// Raft returns the Raft state of the replica, nil while it is not loaded.
+	Raft(id uint64) *adminpb.RaftInfo
+	// Loaded returns the ids of the loaded replicas.
+	Loaded() []uint64
+}
+
+// Member is one line of MemberList.
+type Member struct {
+	ID         uint64
+	Name       string
+	PeerURLs   []string
+	ClientURLs []string
+}
+
+// Config is what a Server is made of.
+type Config struct {
+	// ClusterID and MemberID go into every response header; not 0.
+	ClusterID, MemberID uint64
+	// Members are the members of the cluster, this node first.
+	Members []Member
+	// Version is Hawser's own version, for Admin.ServerInfo and a metric.
+	Version string
+
+	Router   *router.Router
+	Watch    pb.WatchServer
+	Meta     Meta
+	Storage  Storage
+	Replicas Replicas
+	// Metrics may be made before the server, by who measures for it. nil: the
+	// server makes its own.
+	Metrics *Metrics
+
+	// MaxRequestBytes bounds a write as etcd would log it; the gRPC receive
+	// limit is 512 KiB above it (contract X7). 0: 1.5 MiB.
+	MaxRequestBytes int
+	// MaxTxnOps bounds the operations of a transaction (contract T1). 0: 128.
+	MaxTxnOps int
+	// MaxConcurrentStreams bounds the streams of one connection. etcd has no
+	// bound, which invites rapid-reset floods (CVE-2023-44487). 0: 100,000,
+	// more than any client uses; a watch is one stream for many watchers.
+	MaxConcurrentStreams uint32
+	// KeepaliveMinTime, KeepaliveInterval and KeepaliveTimeout: contract X10.
+	// 0: 5 s, 2 h, 20 s.
+	KeepaliveMinTime, KeepaliveInterval, KeepaliveTimeout time.Duration
+	// RequestTimeout bounds a health check; the router has its own copy. 0: 7 s.
+	RequestTimeout time.Duration
+	// ElectionTimeout paces the watch over streams that require a leader
+	// (contract X1). 0: 1 s.
+	ElectionTimeout time.Duration
+	// QuotaBytes is what Status reports as the quota. 0: etcd's default, 2 GiB;
+	// it is not enforced, the disk is the bound.
+	QuotaBytes int64
+	// SlowRequest is the duration above which a unary request is logged
+	// (contract X11). 0: 300 ms.
+	SlowRequest time.Duration
+	// HeaderTimeout bounds the wait for the first bytes of a connection and for
+	// the header of an HTTP request. 0: 10 s.
+	HeaderTimeout time.Duration
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+// grpcOverheadBytes is what the gRPC receive limit has above MaxRequestBytes.
+const grpcOverheadBytes = 512 * 1024
+
+// EnsureDefaults fills what is zero.
+func (c *Config) EnsureDefaults() {
+	setDefault(&c.MaxRequestBytes, 1536*1024)
+	setDefault(&c.MaxTxnOps, mvcc.DefaultMaxTxnOps)
+	setDefault(&c.MaxConcurrentStreams, 100_000)
+	setDefault(&c.KeepaliveMinTime, 5*time.Second)
+	setDefault(&c.KeepaliveInterval, 2*time.Hour)
+	setDefault(&c.KeepaliveTimeout, 20*time.Second)
+	setDefault(&c.RequestTimeout, 7*time.Second)
+	setDefault(&c.ElectionTimeout, time.Second)
+	setDefault(&c.QuotaBytes, 2*1024*1024*1024)
+	setDefault(&c.SlowRequest, 300*time.Millisecond)
+	setDefault(&c.HeaderTimeout, 10*time.Second)
+	setDefault(&c.Version, "unknown")
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+}
+
+func setDefault[T comparable](p *T, def T) {
+	var zero T
+	if *p == zero {
+		*p = def
+	}
+}
+
+// Validate says all that is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(cond bool, text string) {
+		if cond {
+			errs = append(errs, errors.New("proxy: "+text))
+		}
+	}
+	bad(c.ClusterID == 0, "ClusterID is 0")
+	bad(c.MemberID == 0, "MemberID is 0")
+	bad(len(c.Members) == 0, "Members is empty")
+	bad(c.Router == nil, "Router is nil")
+	bad(c.Watch == nil, "Watch is nil")
+	bad(c.Meta == nil, "Meta is nil")
+	bad(c.Storage == nil, "Storage is nil")
+	bad(c.Replicas == nil, "Replicas is nil")
+	bad(c.MaxRequestBytes < 0 || c.MaxRequestBytes > math.MaxInt32-grpcOverheadBytes, "MaxRequestBytes is out of range")
+	return errors.Join(errs...)
+}

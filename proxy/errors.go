@@ -1,0 +1,91 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proxy/router"
+)
+
+// Errors of the services themselves.
+var (
+	// errRequestTooLarge: the request as etcd would log it exceeds
+	// max-request-bytes (contract X7).
+	errRequestTooLarge = errors.New("proxy: request is too large")
+	// errNoLeader: this node knows no leader of the meta group (contract X1).
+	errNoLeader = errors.New("proxy: no leader")
+	// errClientAPIVersion: the client's version is not valid UTF-8 (X2).
+	errClientAPIVersion = errors.New("proxy: invalid client api version")
+)
+
+// errTooManyRequests is Unknown on the wire: etcd maps it to an error without a
+// code (contract E3).
+var errTooManyRequests = status.Error(codes.Unknown, rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests))
+
+// errorTable is the one place where our errors become etcd's: code and text are
+// what clients match on (contract 1.2). The first row that errors.Is accepts
+// counts.
+var errorTable = []struct{ ours, etcd error }{
+	{mvcc.ErrEmptyKey, rpctypes.ErrGRPCEmptyKey},
+	{mvcc.ErrInvalidSortOption, rpctypes.ErrGRPCInvalidSortOption},
+	{mvcc.ErrValueProvided, rpctypes.ErrGRPCValueProvided},
+	{mvcc.ErrLeaseProvided, rpctypes.ErrGRPCLeaseProvided},
+	{mvcc.ErrTooManyOps, rpctypes.ErrGRPCTooManyOps},
+	{mvcc.ErrDuplicateKey, rpctypes.ErrGRPCDuplicateKey},
+	{mvcc.ErrKeyNotFound, rpctypes.ErrGRPCKeyNotFound},
+	{mvcc.ErrLeaseNotFound, rpctypes.ErrGRPCLeaseNotFound},
+	{mvcc.ErrCompacted, rpctypes.ErrGRPCCompacted},
+	{mvcc.ErrFutureRev, rpctypes.ErrGRPCFutureRev},
+
+	{errRequestTooLarge, rpctypes.ErrGRPCRequestTooLarge},
+	{errNoLeader, rpctypes.ErrGRPCNoLeader},
+	{errClientAPIVersion, rpctypes.ErrGRPCInvalidClientAPIVersion},
+
+	{router.ErrNoSpace, rpctypes.ErrGRPCNoSpace},
+	{router.ErrTooManyRequests, errTooManyRequests},
+	{router.ErrTimeout, rpctypes.ErrGRPCTimeout},
+	{router.ErrUnknownFate, rpctypes.ErrGRPCTimeoutDueToLeaderFail},
+	{router.ErrCanceled, rpctypes.ErrGRPCCanceled},
+	{router.ErrStopped, rpctypes.ErrGRPCStopped},
+}
+
+// toGRPC returns the error that a client of etcd would see. What is a gRPC
+// status already, or the end of the client's context (contract E2), passes; what
+// the table does not know is Unknown with its text (contract E4).
+func toGRPC(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	}
+	for _, row := range errorTable {
+		if errors.Is(err, row.ours) {
+			return row.etcd
+		}
+	}
+	var re *router.RangeError
+	if errors.As(err, &re) {
+		switch re.Kind {
+		case router.Corrupt:
+			return rpctypes.ErrGRPCCorrupt
+		case router.Stopped:
+			return rpctypes.ErrGRPCStopped
+		case router.NoSpace:
+			return rpctypes.ErrGRPCNoSpace
+		case router.Busy:
+			return errTooManyRequests
+		default:
+			return rpctypes.ErrGRPCTimeout
+		}
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.Unknown, err.Error())
+}

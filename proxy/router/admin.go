@@ -1,0 +1,204 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// ask is a request to S that is repeated while S refuses it for a reason that
+// passes. send gets a callback for S's answer.
+type ask[T refusable] struct {
+	r       *Router
+	send    func(done func(T, error))
+	done    func(T, error)
+	attempt int
+	ended   atomic.Bool
+}
+
+type refusable interface {
+	GetRefused() bool
+	GetReason() placementpb.RefusalReason
+}
+
+func (o *ask[T]) start() {
+	if o.ended.Load() {
+		return
+	}
+	o.attempt++
+	seen := o.r.dir.Load()
+	o.send(func(res T, err error) {
+		if err == nil && res.GetRefused() {
+			switch res.GetReason() {
+			case placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING,
+				placementpb.RefusalReason_REFUSAL_REASON_BUSY,
+				placementpb.RefusalReason_REFUSAL_REASON_NOT_REGISTERED,
+				placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH:
+				o.r.retryLater(seen, o.attempt, o.start)
+				return
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("%w (%w)", ErrUnknownFate, err)
+		}
+		if o.ended.CompareAndSwap(false, true) {
+			o.done(res, err)
+		}
+	})
+}
+
+func (o *ask[T]) cancel() { o.ended.Store(true) }
+
+// Compact forgets the revisions below rev (contract C1) and returns the current
+// revision. mvcc.ErrCompacted, mvcc.ErrFutureRev.
+func (r *Router) Compact(ctx context.Context, rev int64) (int64, error) {
+	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.CompactResult, error)) func() {
+		o := &ask[*placementpb.CompactResult]{r: r, done: done,
+			send: func(f func(*placementpb.CompactResult, error)) { r.cfg.Sequencer.Compact(rev, f) }}
+		o.start()
+		return o.cancel
+	})
+	if err != nil {
+		return 0, err
+	}
+	if res.Refused {
+		switch res.Reason {
+		case placementpb.RefusalReason_REFUSAL_REASON_COMPACTED:
+			return 0, mvcc.ErrCompacted
+		case placementpb.RefusalReason_REFUSAL_REASON_FUTURE_REVISION:
+			return 0, mvcc.ErrFutureRev
+		}
+		return 0, fmt.Errorf("router: compaction at %d refused: %s", rev, res.Reason)
+	}
+	r.sawRevision(res.Revision)
+	return res.Revision, nil
+}
+
+// Split splits the range that holds key at key (R11) and returns both halves
+// once it is decided. ErrBoundaryExists.
+func (r *Router) Split(ctx context.Context, key []byte) (left, right *rangepb.RangeDescriptor, err error) {
+	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.SplitResult, error)) func() {
+		o := &ask[*placementpb.SplitResult]{r: r, done: done,
+			send: func(f func(*placementpb.SplitResult, error)) { r.cfg.Sequencer.Split(key, f) }}
+		o.start()
+		return o.cancel
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if res.Refused {
+		if res.Reason == placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS {
+			return nil, nil, fmt.Errorf("%w: %q", ErrBoundaryExists, key)
+		}
+		return nil, nil, fmt.Errorf("router: split at %q refused: %s", key, res.Reason)
+	}
+	r.learn([]*rangepb.RangeDescriptor{res.Left, res.Right})
+	return res.Left, res.Right, nil
+}
+
+// Errors of HalfKey.
+var (
+	// ErrUnknownRange: no range has the id.
+	ErrUnknownRange = errors.New("router: unknown range")
+	// ErrTooFewKeys: a range of fewer than two live keys has no half.
+	ErrTooFewKeys = errors.New("router: range has fewer than two keys")
+)
+
+// halfSamples bounds what HalfKey keeps in memory while it scans.
+const halfSamples = 4096
+
+// HalfKey returns the key at which a range is halved by the size of its live
+// keys and values. It reads the range once.
+func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
+	dir := r.dir.Load()
+	if dir == nil {
+		return nil, ErrUnknownRange
+	}
+	d := dir.ByID(rangeID)
+	if d == nil {
+		return nil, fmt.Errorf("%w: %d", ErrUnknownRange, rangeID)
+	}
+	span := mvcc.Access{Start: d.Start}
+	if len(d.End) != 0 {
+		span.End = d.End
+	}
+	var half []byte
+	err := r.readAt(ctx, readPlan{
+		spans: []mvcc.Access{span},
+		eval: func(_ Point, v View, _ []Piece) error {
+			var s sizes
+			if err := v.Scan(span.Start, span.End, mvcc.ScanOptions{}, func(kv *mvccpb.KeyValue) (bool, error) {
+				s.add(kv.Key, len(kv.Key)+len(kv.Value))
+				return true, ctx.Err()
+			}); err != nil {
+				return forgotten(err)
+			}
+			half = s.half()
+			return nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if half == nil {
+		return nil, fmt.Errorf("%w: %d", ErrTooFewKeys, rangeID)
+	}
+	return half, nil
+}
+
+// sizes samples a scan: keys with the bytes that stand before them, at about
+// even distances in bytes.
+type sizes struct {
+	samples []sample
+	total   int
+	step    int
+	keys    int
+}
+
+type sample struct {
+	key    []byte
+	before int
+}
+
+func (s *sizes) add(key []byte, size int) {
+	// The first key is no boundary: the left half would be empty.
+	if s.keys > 0 && (len(s.samples) == 0 || s.total-s.samples[len(s.samples)-1].before >= s.step) {
+		s.samples = append(s.samples, sample{bytes.Clone(key), s.total})
+		if len(s.samples) == halfSamples {
+			s.step = max(2*s.step, 2*s.total/halfSamples)
+			kept := s.samples[:1]
+			for _, x := range s.samples[1:] {
+				if x.before-kept[len(kept)-1].before >= s.step {
+					kept = append(kept, x)
+				}
+			}
+			s.samples = kept
+		}
+	}
+	s.keys++
+	s.total += size
+}
+
+// half returns the sample nearest to the middle, nil without any.
+func (s *sizes) half() []byte {
+	var best []byte
+	distance := 0
+	for _, x := range s.samples {
+		d := x.before - s.total/2
+		if d < 0 {
+			d = -d
+		}
+		if best == nil || d < distance {
+			best, distance = x.key, d
+		}
+	}
+	return best
+}

@@ -1,0 +1,199 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// Newest as the revision of a view means: what the replicas have applied.
+const Newest = math.MaxInt64
+
+// Ranges is what the router needs of the ranges: those of this node today, of
+// any node later. Every method may be called by many goroutines. A done
+// callback is called exactly once, inline or later, on any goroutine; it never
+// blocks and never calls back into Ranges while a lock is held.
+type Ranges interface {
+	// Write gives a write to the leader of a range. All spans of req lie in it.
+	Write(rangeID, epoch uint64, req *mvcc.Request, done func(WriteResult))
+	// Latch takes latches on the spans for the owner, all at once, when nothing
+	// in the leader's queue or uncommitted log touches them (R7). An error
+	// means that no latch is held.
+	Latch(rangeID, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(LatchResult))
+	// Unlatch gives the owner's latch back. The caller has sent no commit of
+	// this owner, or S has refused it.
+	Unlatch(rangeID uint64, owner *placementpb.TxnID)
+	// Await calls done when the replica at hand has resolved rev under an epoch
+	// at or above the named one; with an error of kind Stale when it no longer
+	// can. Inline when it already has.
+	Await(rangeID, epoch uint64, rev int64, done func(error))
+	// View opens a view at rev (or Newest) over the pieces. For each piece, in
+	// one engine view: the replica's epoch is at or above the named one, the
+	// piece lies in its span, it has resolved Piece.Resolve, and rev is not
+	// forgotten (R5). Otherwise *RangeError or mvcc.ErrCompacted. Only keys of
+	// the pieces may be read through it.
+	View(rev int64, pieces []Piece) (View, error)
+	// HashEntries returns the hash entries of the pieces at rev, under the same
+	// checks as View.
+	HashEntries(rev, compacted int64, pieces []Piece) ([]mvcc.HashEntry, error)
+	// Nudge says that a reader waits too long for the range: a leader with
+	// nothing outstanding registers again, a group without one elects (R5).
+	Nudge(rangeID uint64)
+}
+
+// View is an open read view; Close releases it.
+type View interface {
+	mvcc.View
+	Close() error
+}
+
+// Piece is the part of a request that lies in one range.
+type Piece struct {
+	RangeID, Epoch uint64
+	// Start and End are the smallest span that covers what the request touches
+	// in the range; End nil: to the end of the keyspace.
+	Start, End []byte
+	// Resolve is the revision that the replica must have resolved: min(r, m)
+	// (R5). 0: none.
+	Resolve int64
+}
+
+// WriteResult answers Ranges.Write.
+type WriteResult struct {
+	// Result is the evaluated write; the router finishes it with Revision.
+	Result   *mvcc.Result
+	Revision int64
+	// NoEffect: on the leader's newest state the write changes nothing, or is
+	// refused by the evaluation. That state may not be committed: the router
+	// asks again as a read (R4). Nothing was applied.
+	NoEffect bool
+	// Err: *RangeError, or an error of the evaluation (mvcc), which counts as
+	// NoEffect.
+	Err error
+}
+
+// LatchResult answers Ranges.Latch: the term and session under which the leader
+// is registered, or why no latch is held.
+type LatchResult struct {
+	Term, Session uint64
+	// Resolved is what the leader had resolved when it gave the latch: a
+	// replica that has resolved it has every change of the latched spans.
+	Resolved int64
+	Err      error
+}
+
+// ErrorKind says what an error of a range means for the request.
+type ErrorKind int
+
+const (
+	// Stale: the range's span is not the one named. Nothing was applied; look
+	// the key up again.
+	Stale ErrorKind = iota + 1
+	// NotLeader: no leader here now. Nothing was applied; try again.
+	NotLeader
+	// Dropped: the request was dropped before it was proposed. Nothing was
+	// applied; try again.
+	Dropped
+	// Unresolved: the replica has not resolved what the view needs. Try again.
+	Unresolved
+	// NoSpace: the store is low on space. Nothing was applied.
+	NoSpace
+	// Busy: the range's queue is full. Nothing was applied; the client decides.
+	Busy
+	// Unknown: whether it was applied is not known.
+	Unknown
+	// Stopped: the store is stopping or has failed. Unknown for writes.
+	Stopped
+	// Corrupt: the replica found damage and does not serve.
+	Corrupt
+)
+
+func (k ErrorKind) String() string {
+	switch k {
+	case Stale:
+		return "stale epoch"
+	case NotLeader:
+		return "not leader"
+	case Dropped:
+		return "dropped"
+	case Unresolved:
+		return "unresolved"
+	case NoSpace:
+		return "no space"
+	case Busy:
+		return "busy"
+	case Unknown:
+		return "unknown fate"
+	case Stopped:
+		return "stopped"
+	case Corrupt:
+		return "corrupt"
+	}
+	return fmt.Sprintf("kind %d", int(k))
+}
+
+// RangeError is the error of a range.
+type RangeError struct {
+	Kind    ErrorKind
+	RangeID uint64
+	// Descriptors are newer ones, when known (Stale).
+	Descriptors []*rangepb.RangeDescriptor
+	// Err is the cause, or nil.
+	Err error
+}
+
+func (e *RangeError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("range %d: %s: %v", e.RangeID, e.Kind, e.Err)
+	}
+	return fmt.Sprintf("range %d: %s", e.RangeID, e.Kind)
+}
+
+// Unwrap returns the cause.
+func (e *RangeError) Unwrap() error { return e.Err }
+
+// passes reports whether err proves that nothing was applied and may be gone at
+// the next try.
+func passes(err error) bool {
+	var re *RangeError
+	if !errors.As(err, &re) {
+		return false
+	}
+	switch re.Kind {
+	case Stale, NotLeader, Dropped, Unresolved:
+		return true
+	}
+	return false
+}
+
+// Sequencer is what the router needs of the node's end of the conversation with
+// S; placement/client satisfies it through a small adapter. The rules for done
+// are those of Ranges. An error means that no answer will come: the session
+// ended, or the node is stopping.
+type Sequencer interface {
+	// Query asks for R and the m of the ranges (R5).
+	Query(ranges []*placementpb.RangeEpoch, done func(*placementpb.QueryAnswer, error))
+	// NewOwner returns an owner id that was never used before, of the current
+	// session.
+	NewOwner() *placementpb.TxnID
+	// Commit asks S to decide a transaction (R7).
+	Commit(txn *placementpb.TxnCommit, done func(*placementpb.TxnResult, error))
+	// Abort asks S never to commit the owner.
+	Abort(owner *placementpb.TxnID)
+	// Split asks S to split the range that holds key at key (R11).
+	Split(key []byte, done func(*placementpb.SplitResult, error))
+	// Compact asks S to forget the revisions below rev (R9).
+	Compact(rev int64, done func(*placementpb.CompactResult, error))
+}
+
+// Frontier says what this node can serve without asking S (R5, R6).
+type Frontier interface {
+	// Complete returns the newest revision at which this node has every change
+	// of [start, end) (end nil: to the end of the keyspace), and the compacted
+	// revision it knows of. ok is false while it has no satisfied cut.
+	Complete(start, end []byte) (rev, compacted int64, ok bool)
+}

@@ -1,0 +1,282 @@
+// Package router answers requests over the whole keyspace from ranges: which
+// ranges a request touches, one revision for all of them, and what to do when a
+// range is split, has no leader, or the sequencer S is silent (revisions.md R4,
+// R5, R7, R11).
+//
+// The core is a set of small state machines driven by callbacks: it starts no
+// goroutine, never blocks and takes time only through Config.After, so the
+// simulation runs it from one thread. The blocking façade for the gRPC handlers
+// (wait.go) puts a goroutine's wait around it; what may take long (evaluating a
+// read, finishing a response) runs there, not on the ranges' workers.
+//
+// What is tried again is only what proves that nothing was applied. Anything
+// else reaches the client as Unavailable, as in etcd.
+package router
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// Config is what a Router is made of.
+type Config struct {
+	Ranges    Ranges
+	Sequencer Sequencer
+	// Frontier serves serializable reads without S. nil: they ask S.
+	Frontier Frontier
+	// LeaseExists tells whether a lease lives, as far as this node knows. nil:
+	// none does.
+	LeaseExists func(id int64) bool
+	// After calls f once, d from now, unless stopped before. nil:
+	// time.AfterFunc.
+	After func(d time.Duration, f func()) (stop func())
+	// RequestTimeout ends a request on the server's side (contract X8). 0:
+	// 7 s, etcd's default of 5 s + 2 election timeouts.
+	RequestTimeout time.Duration
+	// MaxPending bounds the requests under way; above it the answer is
+	// ErrTooManyRequests (contract X9). Each costs a few kilobytes. 0: 20,000.
+	MaxPending int64
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+// Bounds of waiting inside the router.
+const (
+	// minBackoff and maxBackoff bound the wait before a try that cannot be
+	// helped by a newer directory.
+	minBackoff = time.Millisecond
+	maxBackoff = 100 * time.Millisecond
+	// nudgeAfter is how long a read waits for a range before it nudges it, and
+	// again.
+	nudgeAfter = 300 * time.Millisecond
+	// serializableWait is how long a serializable read waits for S when the
+	// node's newest cut is older than what the node has already answered.
+	serializableWait = 100 * time.Millisecond
+)
+
+// EnsureDefaults fills what is zero.
+func (c *Config) EnsureDefaults() {
+	if c.After == nil {
+		c.After = func(d time.Duration, f func()) func() {
+			t := time.AfterFunc(d, f)
+			return func() { t.Stop() }
+		}
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 7 * time.Second
+	}
+	if c.MaxPending == 0 {
+		c.MaxPending = 20_000
+	}
+	if c.LeaseExists == nil {
+		c.LeaseExists = func(int64) bool { return false }
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+}
+
+// Validate says what is missing.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Ranges == nil {
+		errs = append(errs, errors.New("router: Ranges is nil"))
+	}
+	if c.Sequencer == nil {
+		errs = append(errs, errors.New("router: Sequencer is nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// Errors of the router. proxy/errors.go maps them to etcd's.
+var (
+	// ErrTimeout: the request timeout passed. A write may have been applied.
+	ErrTimeout = errors.New("router: request timed out")
+	// ErrCanceled: the client left a write.
+	ErrCanceled = errors.New("router: request canceled by the client")
+	// ErrTooManyRequests: MaxPending requests are under way.
+	ErrTooManyRequests = errors.New("router: too many requests")
+	// ErrStopped: the router was stopped.
+	ErrStopped = errors.New("router: stopped")
+	// ErrUnknownFate: contact was lost after the write was sent; it may have
+	// been applied.
+	ErrUnknownFate = errors.New("router: fate of the request is unknown")
+	// ErrNoSpace: a store is low on space.
+	ErrNoSpace = errors.New("router: no space")
+	// ErrBoundaryExists: the key is the start of a range already.
+	ErrBoundaryExists = errors.New("router: key is a boundary already")
+)
+
+// Router routes requests. All methods are safe for concurrent use.
+type Router struct {
+	cfg Config
+	dir atomic.Pointer[Directory]
+	// answered is the highest revision given to a client of this node: what a
+	// serializable read does not go below.
+	answered atomic.Int64
+
+	pending, pendingWrites atomic.Int64
+
+	waiters  waiterPool
+	stopped  chan struct{}
+	stopOnce sync.Once
+
+	mu struct {
+		sync.Mutex
+		// byCuts is the directory as the cuts tell it. The published one may
+		// be ahead of it by a hint until the next change comes.
+		byCuts *Directory
+		// onDirectory holds the *directoryWait that the next change wakes, in
+		// the order of their coming.
+		onDirectory list.List
+	}
+}
+
+// New returns a router. It serves when the first cut has come.
+func New(cfg Config) (*Router, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Router{cfg: cfg, stopped: make(chan struct{})}
+	return r, nil
+}
+
+// Stop ends the waiting of every request under way and of those to come with
+// ErrStopped.
+func (r *Router) Stop() { r.stopOnce.Do(func() { close(r.stopped) }) }
+
+// Directory returns the newest picture of the ranges, nil before the first cut.
+func (r *Router) Directory() *Directory { return r.dir.Load() }
+
+// Pending returns the number of requests under way.
+func (r *Router) Pending() int64 { return r.pending.Load() }
+
+// PendingWrites returns the number of requests under way that may write.
+func (r *Router) PendingWrites() int64 { return r.pendingWrites.Load() }
+
+// Cut takes a cut of the node's subscription; the calls come in order. An error
+// means that S sent a directory that does not tile: it is not taken.
+func (r *Router) Cut(cut *placementpb.Cut) error {
+	r.mu.Lock()
+	d, err := r.mu.byCuts.Apply(cut)
+	if err != nil || d == r.mu.byCuts {
+		r.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("router: cut at revision %d: %w", cut.Revision, err)
+		}
+		return nil
+	}
+	r.mu.byCuts = d
+	wake := r.publishLocked(d)
+	r.mu.Unlock()
+	wake()
+	return nil
+}
+
+// learn takes newer descriptors from an error. They count until the next change
+// that comes with a cut.
+func (r *Router) learn(hints []*rangepb.RangeDescriptor) {
+	if len(hints) == 0 {
+		return
+	}
+	r.mu.Lock()
+	old := r.dir.Load()
+	if old == nil {
+		r.mu.Unlock()
+		return
+	}
+	d := old.Newer(hints)
+	if d == old {
+		r.mu.Unlock()
+		return
+	}
+	wake := r.publishLocked(d)
+	r.mu.Unlock()
+	wake()
+}
+
+// publishLocked makes d the directory of new attempts and returns what to call
+// without the lock.
+func (r *Router) publishLocked(d *Directory) (wake func()) {
+	r.dir.Store(d)
+	var waits []*directoryWait
+	for e := r.mu.onDirectory.Front(); e != nil; e = e.Next() {
+		w := e.Value.(*directoryWait)
+		w.elem = nil
+		waits = append(waits, w)
+	}
+	r.mu.onDirectory.Init()
+	return func() {
+		for _, w := range waits {
+			w.stop()
+			w.f()
+		}
+	}
+}
+
+// directoryWait is one attempt that waits for a newer directory or its backoff,
+// whichever comes first.
+type directoryWait struct {
+	f    func()
+	stop func()
+	// elem is the place in onDirectory, nil once woken. Guarded by Router.mu.
+	elem *list.Element
+}
+
+// retryLater calls f when the directory is another than seen, at once if it is
+// already, or after the backoff of the attempt.
+func (r *Router) retryLater(seen *Directory, attempt int, f func()) {
+	w := &directoryWait{f: f}
+	r.mu.Lock()
+	if r.dir.Load() != seen {
+		r.mu.Unlock()
+		f()
+		return
+	}
+	w.elem = r.mu.onDirectory.PushBack(w)
+	// The timer's callback takes the lock, so it comes after w is complete.
+	w.stop = r.cfg.After(backoff(attempt), func() {
+		r.mu.Lock()
+		mine := w.elem != nil
+		if mine {
+			r.mu.onDirectory.Remove(w.elem)
+			w.elem = nil
+		}
+		r.mu.Unlock()
+		if mine {
+			w.f()
+		}
+	})
+	r.mu.Unlock()
+}
+
+func backoff(attempt int) time.Duration {
+	d := minBackoff
+	for i := 1; i < attempt && d < maxBackoff; i++ {
+		d *= 2
+	}
+	return min(d, maxBackoff)
+}
+
+// sawRevision remembers what a client was told.
+func (r *Router) sawRevision(rev int64) {
+	for {
+		old := r.answered.Load()
+		if old >= rev || r.answered.CompareAndSwap(old, rev) {
+			return
+		}
+	}
+}
+
+func (r *Router) env() mvcc.Env { return mvcc.Env{LeaseExists: r.cfg.LeaseExists} }
