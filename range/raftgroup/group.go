@@ -30,6 +30,10 @@ var ErrNotServing = errors.New("raftgroup: leader has not applied its own term")
 // ErrSnapshot says that a snapshot arrived. Groups do not send or take any yet.
 var ErrSnapshot = errors.New("raftgroup: snapshots of groups are not supported")
 
+// ErrApply says that a committed entry could not be applied: a bug, or a fault
+// of the engine. The batch holds part of its effects and must not be committed.
+var ErrApply = errors.New("raftgroup: apply")
+
 // Machine is the state machine of a group: a range, or the placement service.
 // It is deterministic. Its errors are faults: the group stops.
 type Machine interface {
@@ -39,7 +43,8 @@ type Machine interface {
 	// to the log: the machine may keep it and may not change it.
 	Apply(b *pebble.Batch, index, term uint64, data []byte) error
 	// AppliedState appends the machine's part of the applied state, as of the
-	// last Apply.
+	// last Apply. It is written with index and term of the entries of each Apply
+	// run, usually once a Ready.
 	AppliedState(dst []byte) []byte
 }
 

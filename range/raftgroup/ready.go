@@ -38,13 +38,13 @@ type Work struct {
 func (g *Group) HasReady() bool { return g.failed == nil && g.dirty }
 
 // Ready stages everything raft wants written or applied into b: log rows, hard
-// state, the effects of committed entries and the applied state, once, and the
+// state, the effects of committed entries with the applied state, and the
 // truncation of the log. It goes on until raft has nothing more that can be
 // done before something is durable.
 //
-// An error is a fault: the group has stopped, b must not be committed for it.
-// Errors that wrap raftlog.ErrCorrupt concern this group alone; its rows in b
-// are then a prefix of what raft wanted and harmless.
+// An error is a fault: the group has stopped. If it wraps raftlog.ErrCorrupt and
+// not ErrApply it concerns this group alone: its rows in b are then a whole
+// prefix of what raft wanted. After any other error b must not be committed.
 func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 	if g.failed != nil {
 		return Work{}, g.failed
@@ -53,7 +53,6 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 		return Work{}, nil
 	}
 	defer g.guard(&err)
-	var applied, appliedTerm uint64
 	for again := true; again; {
 		again = false
 		rd := g.rn.Ready()
@@ -78,7 +77,14 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 					return Work{}, g.fail(err)
 				}
 				last := m.GetEntries()[len(m.GetEntries())-1]
-				applied, appliedTerm = last.GetIndex(), last.GetTerm()
+				applied := last.GetIndex()
+				// At once, not at the end: should raft run into damage next, the
+				// batch, which belongs to others, too, has no effects without
+				// the index that covers them.
+				if err := g.log.SetApplied(b, applied, last.GetTerm(), g.keepTail(), g.machine.AppliedState); err != nil {
+					return Work{}, g.fail(err)
+				}
+				w.Applied = true
 				// Effects need not be durable before raft counts them as
 				// applied: the synced log replays them.
 				for _, r := range m.GetResponses() {
@@ -93,15 +99,7 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 		}
 	}
 	g.dirty = false
-	if applied != 0 {
-		w.Applied = true
-		keep := g.keepBytes
-		if g.soleVoter {
-			keep = 0
-		}
-		if err := g.log.SetApplied(b, applied, appliedTerm, keep, g.machine.AppliedState); err != nil {
-			return Work{}, g.fail(err)
-		}
+	if w.Applied {
 		if err := g.truncate(b); err != nil {
 			return Work{}, g.fail(err)
 		}
@@ -154,7 +152,7 @@ func (g *Group) apply(b *pebble.Batch, entries []*raftpb.Entry) (confChanged boo
 		if e.GetType() != raftpb.EntryNormal {
 			cc, context, err := confChange(e)
 			if err != nil {
-				return false, fmt.Errorf("entry %d: configuration change: %v: %w", e.GetIndex(), err, raftlog.ErrCorrupt)
+				return false, fmt.Errorf("%w: entry %d: configuration change: %w", ErrApply, e.GetIndex(), err)
 			}
 			cs := g.rn.ApplyConfChange(cc)
 			if err := g.log.SetConfState(b, cs); err != nil {
@@ -164,7 +162,7 @@ func (g *Group) apply(b *pebble.Batch, entries []*raftpb.Entry) (confChanged boo
 			data, confChanged = context, true
 		}
 		if err := g.machine.Apply(b, e.GetIndex(), e.GetTerm(), data); err != nil {
-			return false, fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
+			return false, fmt.Errorf("%w: entry %d: %w", ErrApply, e.GetIndex(), err)
 		}
 	}
 	return confChanged, nil
@@ -202,6 +200,14 @@ func (g *Group) mustStep(m *raftpb.Message) {
 	if err := g.rn.Step(m); err != nil && !errors.Is(err, raft.ErrStepPeerNotFound) {
 		panic(fmt.Sprintf("raftgroup: group %d: raft refuses its own %s: %v", g.id, m.GetType(), err))
 	}
+}
+
+// keepTail is how much of the applied log stays in memory for followers.
+func (g *Group) keepTail() uint64 {
+	if g.soleVoter {
+		return 0
+	}
+	return g.keepBytes
 }
 
 // truncate cuts the log when that is worth it. A sole voter needs only what is

@@ -1,0 +1,542 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/range/raftlog"
+)
+
+func TestRangesShareOneBatchAndOneSync(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	var ids []uint64
+	for id := range uint64(50) {
+		ids = append(ids, id)
+	}
+	begin(t, db, ids...)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	for _, id := range ids {
+		r.store.Load(id)
+	}
+	r.run() // elected
+	before := r.store.Stats()
+	var puts []*put
+	for _, id := range ids {
+		puts = append(puts, r.put(id, fmt.Sprint("v", id)))
+	}
+	r.run()
+	for i, p := range puts {
+		if p.calls != 1 || p.err != nil {
+			t.Errorf("put %d: %d answers, %v", i, p.calls, p.err)
+		}
+	}
+	after := r.store.Stats()
+	if after.Syncs-before.Syncs != 1 {
+		t.Errorf("%d syncs for one write to each of %d ranges", after.Syncs-before.Syncs, len(ids))
+	}
+	if n := after.Commits - before.Commits; n != 2 { // appends, effects
+		t.Errorf("%d commits", n)
+	}
+}
+
+// An answer leaves only when what it rests on is durable, and a round runs
+// while the sync of the one before it is in flight.
+func TestAnswersWaitForTheSyncAndRoundsDoNot(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1, 2)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.store.Load(1)
+	r.store.Load(2)
+	r.run()
+	rounds := func() {
+		for {
+			if worked, err := r.store.RunRound(0); err != nil || !worked {
+				must(t, err)
+				return
+			}
+		}
+	}
+	a := r.put(1, "a")
+	rounds()
+	b := r.put(2, "b")
+	rounds()
+	if n := r.store.Stats().Syncing; n != 2 || a.calls+b.calls != 0 {
+		t.Fatalf("%d syncs in flight, answers %d and %d", n, a.calls, b.calls)
+	}
+	if _, err := r.store.SyncNext(0); err != nil {
+		t.Fatal(err)
+	}
+	rounds()
+	if a.calls != 1 || b.calls != 0 {
+		t.Errorf("after the first sync: answers %d and %d", a.calls, b.calls)
+	}
+	r.run()
+	if b.calls != 1 {
+		t.Errorf("after the second sync: %d answers", b.calls)
+	}
+}
+
+// With many proposals at once, entries are few and large: while MaxSyncs are in
+// flight, what comes waits for the next one.
+func TestConcurrentProposalsShareEntries(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.store.Load(1)
+	r.run()
+	var puts []*put
+	for i := range 256 {
+		puts = append(puts, r.put(1, fmt.Sprint(i)))
+		_, err := r.store.RunRound(0) // the worst case: a round for each
+		must(t, err)
+	}
+	r.run()
+	for i, p := range puts {
+		if p.calls != 1 || p.err != nil {
+			t.Fatalf("put %d: %d answers, %v", i, p.calls, p.err)
+		}
+	}
+	if n := r.ledgers[1].proposed; n != 3 {
+		t.Errorf("256 puts became %d entries", n)
+	}
+}
+
+func TestMetaGroupGoesFirst(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 0, 1, 2, 3)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	for _, id := range []uint64{3, 1, 2, 0} {
+		r.store.Load(id)
+	}
+	r.run()
+	if fmt.Sprint(r.visits) != "[0 3 1 2]" {
+		t.Errorf("order of visits %v", r.visits)
+	}
+}
+
+// A range with an endless inbox does not keep others from their turn.
+func TestBusyRangeDoesNotStarveOthers(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1, 2)
+	r := newRig(t, db, func(c *Config) { c.MaxItems = 10; c.MaxPasses = 3 })
+	defer r.store.Stop()
+	r.store.Load(1)
+	r.store.Load(2)
+	r.run()
+	for i := range 1000 {
+		r.put(1, fmt.Sprint(i))
+	}
+	p := r.put(2, "x")
+	before := r.store.Stats().Rounds
+	for p.calls == 0 {
+		_, err := r.store.RunRound(0)
+		must(t, err)
+		_, err = r.store.SyncNext(0)
+		must(t, err)
+	}
+	if n := r.store.Stats().Rounds - before; n > 3 {
+		t.Errorf("the other range waited for %d rounds", n)
+	}
+	r.run()
+	if n := len(readLedger(t, db, 1)); n != 1000 {
+		t.Errorf("%d puts in the busy range", n)
+	}
+}
+
+// A round ends when its batch is large, and goes on where it ended.
+func TestLargeBatchEndsTheRound(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	ids := []uint64{0, 1, 2, 3, 4, 5}
+	begin(t, db, ids...)
+	var largest int
+	r := newRig(t, db, func(c *Config) {
+		c.MaxBatchBytes = 1000
+		c.BeforeCommit = func(_ int, b *pebble.Batch, _ bool) error {
+			largest = max(largest, b.Len())
+			return nil
+		}
+	})
+	defer r.store.Stop()
+	for _, id := range ids {
+		r.store.Load(id)
+	}
+	r.run()
+	var puts []*put
+	for _, id := range ids {
+		puts = append(puts, r.put(id, strings.Repeat("x", 800)))
+	}
+	r.run()
+	for i, p := range puts {
+		if p.calls != 1 || p.err != nil {
+			t.Errorf("put %d: %d answers, %v", i, p.calls, p.err)
+		}
+	}
+	if largest > 3000 {
+		t.Errorf("a batch of %d bytes", largest)
+	}
+}
+
+func TestUnloadedMemberComesBackOnDemand(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.put(1, "a")
+	r.store.Post(1, errAsleep)
+	r.run()
+	if s := r.store.Stats(); s.Loaded != 0 || s.Unloads != 1 {
+		t.Fatalf("%+v", s)
+	}
+	if l := r.ledgers[1]; l.closed != nil {
+		t.Errorf("closed with %v", l.closed)
+	}
+	p := r.put(1, "b")
+	r.run()
+	if p.calls != 1 || p.err != nil {
+		t.Errorf("%d answers, %v", p.calls, p.err)
+	}
+	if got := readLedger(t, db, 1); fmt.Sprint(got) != "[a b]" {
+		t.Errorf("ledger %v", got)
+	}
+}
+
+// A member that asks to be unloaded while its appends are not durable stays: one
+// loaded anew would take the rows for durable.
+func TestMemberIsNotUnloadedWithSyncsInFlight(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.store.Load(1)
+	r.run()
+	r.put(1, "a")
+	r.store.Post(1, func(r *Round) { r.Unload() })
+	for {
+		worked, err := r.store.RunRound(0)
+		must(t, err)
+		if !worked {
+			break
+		}
+	}
+	if s := r.store.Stats(); s.Syncing != 1 || s.Loaded != 1 {
+		t.Errorf("%+v", s)
+	}
+	r.run()
+	if got := readLedger(t, db, 1); fmt.Sprint(got) != "[a]" {
+		t.Errorf("ledger %v", got)
+	}
+}
+
+// 1,000 ranges that nobody uses cost neither a goroutine nor a slot nor memory.
+func TestInactiveRangesCostNothing(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	const n = 1000
+	var ids []uint64
+	for id := range uint64(n) {
+		ids = append(ids, id+1)
+	}
+	begin(t, db, ids...)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.put(1, "warm up")
+	r.run()
+	goroutines, heap := runtime.NumGoroutine(), heapInUse()
+	for _, id := range ids {
+		r.put(id, "x")
+	}
+	r.run()
+	if s := r.store.Stats(); s.Loaded != n {
+		t.Fatalf("%d loaded", s.Loaded)
+	}
+	for _, id := range ids {
+		r.store.Post(id, errAsleep)
+	}
+	r.run()
+	clear(r.ledgers)
+	r.visits = nil
+	sh := r.store.shards[0]
+	if s := r.store.Stats(); s.Loaded != 0 || len(sh.mu.slots) != 0 || len(sh.loaded) != 0 {
+		t.Errorf("%+v, %d slots", s, len(sh.mu.slots))
+	}
+	if got := runtime.NumGoroutine(); got > goroutines {
+		t.Errorf("%d goroutines, before %d", got, goroutines)
+	}
+	// The engine's memory table has grown; a tenth of what the members had is
+	// far more than that.
+	if grown := heapInUse() - heap; grown > 600<<10 {
+		t.Errorf("%d inactive ranges hold %d bytes", n, grown)
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC() // what sync.Pools hold goes with the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A group with damaged rows is refused and stays refused; others go on.
+func TestDamagedGroupIsRefusedAndOthersGoOn(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1, 2)
+	must(t, db.Set(keys.Group(1, keys.KindHardState), []byte("nonsense"), pebble.NoSync))
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	a, b := r.put(1, "a"), r.put(2, "b")
+	r.run()
+	if a.calls != 1 || !errors.Is(a.err, raftlog.ErrCorrupt) {
+		t.Errorf("damaged: %d answers, %v", a.calls, a.err)
+	}
+	if b.calls != 1 || b.err != nil {
+		t.Errorf("other: %d answers, %v", b.calls, b.err)
+	}
+	// Refused without another look, which might find something else.
+	must(t, db.Delete(keys.Group(1, keys.KindHardState), pebble.NoSync))
+	c := r.put(1, "c")
+	r.run()
+	if c.calls != 1 || !errors.Is(c.err, raftlog.ErrCorrupt) {
+		t.Errorf("again: %d answers, %v", c.calls, c.err)
+	}
+}
+
+func TestUnknownGroupRefusesItems(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	p := r.put(9, "x")
+	r.run()
+	if p.calls != 1 || !errors.Is(p.err, raftlog.ErrNotFound) {
+		t.Errorf("%d answers, %v", p.calls, p.err)
+	}
+	if n := len(r.store.shards[0].mu.slots); n != 0 {
+		t.Errorf("%d slots", n)
+	}
+	begin(t, db, 9) // it may begin later
+	p = r.put(9, "y")
+	r.run()
+	if p.calls != 1 || p.err != nil {
+		t.Errorf("%d answers, %v", p.calls, p.err)
+	}
+}
+
+func TestFailedMemberIsClosedAndOthersGoOn(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1, 2)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.store.Load(1)
+	r.store.Load(2)
+	r.run()
+	broken := errors.New("broken")
+	a := r.put(1, "a")
+	r.store.Post(1, func(r *Round) { r.Fail(broken) })
+	b := r.put(2, "b")
+	r.run()
+	if a.calls != 1 || a.err == nil || r.ledgers[1].closed != broken {
+		t.Errorf("failed member: %d answers, %v; closed with %v", a.calls, a.err, r.ledgers[1].closed)
+	}
+	if c := r.put(1, "c"); c.calls != 0 {
+		t.Error("refused by the caller of Post")
+	} else if r.run(); c.calls != 1 || !errors.Is(c.err, broken) {
+		t.Errorf("later: %d answers, %v", c.calls, c.err)
+	}
+	if b.calls != 1 || b.err != nil {
+		t.Errorf("other: %d answers, %v", b.calls, b.err)
+	}
+}
+
+// A broken invariant in a member is not hidden.
+func TestPanicInMemberEndsTheRound(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1)
+	r := newRig(t, db, nil)
+	r.store.Post(1, func(*Round) { panic("invariant") })
+	defer func() {
+		if p := recover(); p != "invariant" {
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	r.run()
+}
+
+// Members post to each other, and what comes meanwhile is done in the same
+// round, in its batch.
+func TestItemsPostedMeanwhileAreInTheSameRound(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 0, 1)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.store.Load(0)
+	r.store.Load(1)
+	r.run()
+	before := r.store.Stats()
+	p := &put{text: "back"}
+	r.store.Post(1, func(*Round) {
+		r.store.Post(0, func(*Round) { r.store.Post(1, p) })
+	})
+	_, err := r.store.RunRound(0)
+	must(t, err)
+	if s := r.store.Stats(); s.Rounds-before.Rounds != 1 || s.Syncs-before.Syncs != 1 {
+		t.Errorf("%d rounds, %d syncs", s.Rounds-before.Rounds, s.Syncs-before.Syncs)
+	}
+	r.run()
+	if p.calls != 1 || p.err != nil {
+		t.Errorf("%d answers, %v", p.calls, p.err)
+	}
+}
+
+func TestAgainFlushesAfterTheCommit(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1)
+	r := newRig(t, db, nil)
+	defer r.store.Stop()
+	r.store.Load(1)
+	r.run()
+	key := keys.Group(1, keys.KindDescriptor)
+	var seen string
+	r.store.Post(1, func(round *Round) {
+		must(t, round.Batch.Set(key, []byte("row"), nil))
+		round.Again()
+		r.ledgers[1].onFlush = func(*Round) {
+			v, closer, err := db.Get(key)
+			must(t, err)
+			seen = string(v)
+			must(t, closer.Close())
+		}
+	})
+	r.run()
+	if seen != "row" {
+		t.Errorf("the next flush saw %q", seen)
+	}
+}
+
+func TestTicksReachWhoWantsThem(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	var ticked []string
+	members := map[uint64]*clock{1: {name: "1", wants: true, log: &ticked}, 2: {name: "2", log: &ticked}, 3: {name: "3", wants: true, log: &ticked}}
+	s, err := Open(Config{DB: db, ManualSync: true, Loader: func(id uint64) (Member, error) { return members[id], nil }})
+	must(t, err)
+	defer s.Stop()
+	for _, id := range []uint64{3, 2, 1} {
+		s.Load(id)
+	}
+	for range 4 {
+		_, err := s.RunRound(0)
+		must(t, err)
+		s.Tick()
+	}
+	if got := strings.Join(ticked, " "); got != "1 3 1 3 1 3" {
+		t.Errorf("ticks %s", got)
+	}
+	for range 100 { // a worker that was away
+		s.Tick()
+	}
+	ticked = nil
+	_, err = s.RunRound(0)
+	must(t, err)
+	if len(ticked) != 2*maxLateTicks {
+		t.Errorf("%d late ticks", len(ticked))
+	}
+}
+
+type clock struct {
+	name  string
+	wants bool
+	log   *[]string
+}
+
+func (c *clock) Handle(any)       {}
+func (c *clock) Flush(*Round)     {}
+func (c *clock) Tick()            { *c.log = append(*c.log, c.name) }
+func (c *clock) WantsTicks() bool { return c.wants }
+func (c *clock) Close(error)      {}
+
+// NOSPACE: while the disk is nearly full new writes are to be refused, and it
+// ends when there is room again, with a margin.
+func TestLowSpaceBeginsAtTheReserveAndEndsWithAMargin(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	free := uint64(1000)
+	s, err := Open(Config{
+		DB: db, ManualSync: true, ReserveBytes: 100,
+		Loader:    func(uint64) (Member, error) { return nil, errors.New("none") },
+		FreeBytes: func() (uint64, error) { return free, nil },
+	})
+	must(t, err)
+	defer s.Stop()
+	for _, step := range []struct {
+		free uint64
+		low  bool
+	}{{1000, false}, {100, false}, {99, true}, {110, true}, {124, true}, {125, false}, {110, false}, {0, true}} {
+		free = step.free
+		must(t, s.PollSpace())
+		if s.LowSpace() != step.low {
+			t.Errorf("%d bytes free: low is %v", free, s.LowSpace())
+		}
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	_, err := Open(Config{Shards: -1})
+	for _, want := range []string{"no engine", "no loader", "limits below 1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}
+
+// Stop without Start drives what was posted to its end and closes the rest.
+func TestStopLeavesNoItemWithoutAnswer(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1, 2)
+	r := newRig(t, db, nil)
+	var puts []*put
+	for i := range 10 {
+		puts = append(puts, r.put(uint64(1+i%2), fmt.Sprint(i)))
+	}
+	r.store.Stop()
+	late := r.put(1, "late")
+	if !errors.Is(late.err, ErrStopped) {
+		t.Errorf("after the stop: %v", late.err)
+	}
+	for i, p := range puts {
+		if p.calls != 1 || p.err != nil {
+			t.Errorf("put %d: %d answers, %v", i, p.calls, p.err)
+		}
+	}
+	got := append(readLedger(t, db, 1), readLedger(t, db, 2)...)
+	slices.Sort(got)
+	if strings.Join(got, "") != "0123456789" {
+		t.Errorf("ledgers %v", got)
+	}
+}
