@@ -59,8 +59,8 @@ func (m *Member) Drive() {
 			zap.Int("ranges", s.mu.state.Len()))
 		seq.SetSoleVoter(m.group.SoleVoter())
 		seq.Lead(term, s.mu.state)
-		for _, l := range s.mu.links {
-			s.enqueueLocked(l, seq.Hello())
+		for _, id := range s.mu.nodes {
+			s.enqueueLocked(s.mu.links[id], seq.Hello())
 		}
 	}
 	seq.SetSoleVoter(m.group.SoleVoter())

@@ -6,6 +6,7 @@ package placement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -44,6 +45,8 @@ type Service struct {
 		state *meta.State
 		seq   *sequencer.Sequencer
 		links map[uint64]*link
+		// nodes are the keys of links in order: what goes to all goes in order.
+		nodes []uint64
 		// dirty links have a queue and nobody who delivers it.
 		dirty []*link
 		// proposals and round wait for the worker.
@@ -93,6 +96,7 @@ func (s *Service) Attach(nodeID uint64, deliver func(*placementpb.FromSequencer)
 	l := &link{deliver: deliver}
 	s.mu.Lock()
 	s.mu.links[nodeID] = l
+	s.nodesLocked()
 	if hello := s.mu.seq.Hello(); hello != nil {
 		s.enqueueLocked(l, hello)
 	}
@@ -101,9 +105,14 @@ func (s *Service) Attach(nodeID uint64, deliver func(*placementpb.FromSequencer)
 		s.mu.Lock()
 		if s.mu.links[nodeID] == l {
 			delete(s.mu.links, nodeID)
+			s.nodesLocked()
 		}
 		s.mu.Unlock()
 	}
+}
+
+func (s *Service) nodesLocked() {
+	s.mu.nodes = slices.Sorted(maps.Keys(s.mu.links))
 }
 
 // Receive gives S a message of a node; the service owns it then. While this

@@ -4,15 +4,22 @@ import (
 	"github.com/hawser-kv/hawser/proto/placementpb"
 )
 
-// grantMessage is a Grant with its wrappings in one allocation.
+// grantMessage is a Grant with its wrappings, allocated grantsAtOnce at a time:
+// a grant lives for one trip to its range, so few of them keep the rest alive.
 type grantMessage struct {
 	message placementpb.FromSequencer
 	body    placementpb.FromSequencer_Grant
 	grant   placementpb.Grant
 }
 
+const grantsAtOnce = 16
+
 func (s *Sequencer) grantMessage(n *node, g *placementpb.GrantRequest) (*placementpb.FromSequencer, *placementpb.Grant) {
-	m := &grantMessage{}
+	if len(s.grants) == 0 {
+		s.grants = make([]grantMessage, grantsAtOnce)
+	}
+	m := &s.grants[0]
+	s.grants = s.grants[1:]
 	m.message.ClusterId, m.message.Epoch, m.message.Session = s.clusterID, s.epoch, n.session
 	m.message.Body = &m.body
 	m.body.Grant = &m.grant
@@ -25,7 +32,7 @@ func (s *Sequencer) grant(n *node, raw *placementpb.ToSequencer, g *placementpb.
 	if g.Count == 0 {
 		return
 	}
-	x := s.ledgers[g.RangeId]
+	x := s.ledgers.get(g.RangeId)
 	switch {
 	case x == nil:
 		s.refuseGrant(n, g, placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE)
@@ -57,7 +64,7 @@ func (s *Sequencer) grant(n *node, raw *placementpb.ToSequencer, g *placementpb.
 func (s *Sequencer) refuseGrant(n *node, g *placementpb.GrantRequest, reason placementpb.RefusalReason) {
 	m, grant := s.grantMessage(n, g)
 	grant.Refused, grant.Reason = true, reason
-	if x := s.ledgers[g.RangeId]; x != nil {
+	if x := s.ledgers.get(g.RangeId); x != nil {
 		s.say(x, n, m, 0)
 	} else {
 		s.reply(n, m, 0, 0)

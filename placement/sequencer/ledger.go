@@ -204,11 +204,11 @@ func (s *Sequencer) insert(x *ledger) {
 	i, found := slices.BinarySearchFunc(s.directory, x.desc.Start, func(y *ledger, start []byte) int {
 		return bytes.Compare(y.desc.Start, start)
 	})
-	if found || s.ledgers[x.id] != nil {
+	if found || s.ledgers.get(x.id) != nil {
 		panic(fmt.Sprintf("sequencer: insert %s beside %s", x, s.directory[i]))
 	}
 	s.directory = slices.Insert(s.directory, i, x)
-	s.ledgers[x.id] = x
+	s.ledgers.put(x)
 }
 
 // position returns the index in the directory of the range that holds the key.
@@ -220,6 +220,37 @@ func (s *Sequencer) position(key []byte) int {
 		i--
 	}
 	return i
+}
+
+// ledgerTable finds ledgers by id. Ids are given out one after the other, so a
+// slice finds nearly all of them; the hot path does one look-up per request.
+type ledgerTable struct {
+	dense []*ledger
+	rest  map[uint64]*ledger
+}
+
+// maxDense bounds the slice to 8 MiB.
+const maxDense = 1 << 20
+
+func (t *ledgerTable) get(id uint64) *ledger {
+	if id < uint64(len(t.dense)) {
+		return t.dense[id]
+	}
+	return t.rest[id]
+}
+
+func (t *ledgerTable) put(x *ledger) {
+	if x.id >= maxDense {
+		if t.rest == nil {
+			t.rest = map[uint64]*ledger{}
+		}
+		t.rest[x.id] = x
+		return
+	}
+	if n := int(x.id) + 1 - len(t.dense); n > 0 {
+		t.dense = append(t.dense, make([]*ledger, n)...)
+	}
+	t.dense[x.id] = x
 }
 
 // changeList keeps ledgers in the order of their last change, newest first, so

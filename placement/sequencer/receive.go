@@ -35,7 +35,12 @@ func (s *Sequencer) Receive(m *placementpb.ToSequencer) {
 		s.subscribe(m)
 		return
 	}
-	n := s.nodes[m.NodeId]
+	n := s.newest
+	if n == nil || n.id != m.NodeId {
+		if n = s.nodes[m.NodeId]; n != nil {
+			s.newest = n
+		}
+	}
 	if n == nil || m.Session > n.session || m.Session == n.session && n.ended {
 		s.hello(m.NodeId, m.Session)
 		return
@@ -125,7 +130,11 @@ func (s *Sequencer) subscribe(m *placementpb.ToSequencer) {
 	n.session, n.began, n.cut = m.Session, false, 0
 	n.ended = false
 	s.sessionOver(n)
-	s.cutSeq = 0 // the first cut is due
+	if s.phase == serving {
+		s.firstCut(n)
+	} else {
+		s.cutSeq = 0 // when S serves
+	}
 }
 
 // sessionOver drops what belongs to sessions of the node that are over.
@@ -208,7 +217,7 @@ func (s *Sequencer) query(n *node, q *placementpb.Query) {
 // marks fills in m of the ranges, or says why not.
 func (s *Sequencer) marks(ranges []*placementpb.RangeEpoch, marks []int64) placementpb.RefusalReason {
 	for i, r := range ranges {
-		x := s.ledgers[r.RangeId]
+		x := s.ledgers.get(r.RangeId)
 		if x == nil {
 			return placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE
 		}
@@ -251,7 +260,7 @@ func (s *Sequencer) newerDescriptors(ranges []*placementpb.RangeEpoch) []*rangep
 	}
 	var newer []*rangepb.RangeDescriptor
 	for _, r := range ranges {
-		x := s.ledgers[r.RangeId]
+		x := s.ledgers.get(r.RangeId)
 		if x == nil || x.desc.Epoch == r.Epoch {
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 // register opens the range for its leader (R3): at once, or when nothing
 // proposed for it is undecided any more and it is active.
 func (s *Sequencer) register(n *node, r *placementpb.Register) {
-	x := s.ledgers[r.RangeId]
+	x := s.ledgers.get(r.RangeId)
 	if x == nil {
 		s.refuseRegister(n, r, "unknown range")
 		return
@@ -30,13 +30,17 @@ func (s *Sequencer) register(n *node, r *placementpb.Register) {
 	s.maybeOpen(x)
 }
 
-// maybeOpen takes the step of R3 b for a registration that waits, if it can.
+// maybeOpen takes the step of R3 b for a registration that waits, if it can. A
+// sleeping range is made active first, also for a split that waits for it.
 func (s *Sequencer) maybeOpen(x *ledger) {
-	if x.asking == nil || x.proposal > s.applied || s.phase != serving {
+	if x.asking == nil && len(x.splits) == 0 || x.proposal > s.applied || s.phase != serving {
 		return
 	}
 	if !x.active {
 		s.activate(x)
+		return
+	}
+	if x.asking == nil {
 		return
 	}
 	reg := *x.asking
@@ -84,7 +88,7 @@ func (s *Sequencer) refuseRegister(n *node, r *placementpb.Register, reason stri
 	m := s.to(n)
 	answer := &placementpb.Registered{RangeId: r.RangeId, Term: r.Term, Refused: true, Reason: reason}
 	m.Body = &placementpb.FromSequencer_Registered{Registered: answer}
-	if x := s.ledgers[r.RangeId]; x != nil {
+	if x := s.ledgers.get(r.RangeId); x != nil {
 		answer.Epoch = x.desc.Epoch
 		s.say(x, n, m, 0)
 	} else {
@@ -149,13 +153,13 @@ func (s *Sequencer) tickLonely() {
 	}
 	slices.Sort(due)
 	for _, id := range due {
-		s.wake(s.ledgers[id])
+		s.wake(s.ledgers.get(id))
 	}
 }
 
 // report notes that a decided entry is committed in the range's log (R7).
 func (s *Sequencer) report(r *placementpb.Report) {
-	x := s.ledgers[r.RangeId]
+	x := s.ledgers.get(r.RangeId)
 	if x == nil {
 		return
 	}
@@ -175,7 +179,7 @@ func (s *Sequencer) report(r *placementpb.Report) {
 
 // deactivate puts a range to sleep (R10).
 func (s *Sequencer) deactivate(n *node, d *placementpb.Deactivate) {
-	x := s.ledgers[d.RangeId]
+	x := s.ledgers.get(d.RangeId)
 	if x == nil || !x.openFor(n, n.session, d.Term) || x.last != d.Resolved ||
 		x.unreported() || x.proposal > s.applied || x.asking != nil || len(x.splits) > 0 {
 		s.refuseDeactivate(n, d)
@@ -191,7 +195,7 @@ func (s *Sequencer) deactivate(n *node, d *placementpb.Deactivate) {
 }
 
 func (s *Sequencer) refuseDeactivate(n *node, d *placementpb.Deactivate) {
-	s.sayDeactivated(s.ledgers[d.RangeId], n, d, true)
+	s.sayDeactivated(s.ledgers.get(d.RangeId), n, d, true)
 }
 
 func (s *Sequencer) sayDeactivated(x *ledger, n *node, d *placementpb.Deactivate, refused bool) {

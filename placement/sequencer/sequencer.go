@@ -126,7 +126,7 @@ type Sequencer struct {
 	committedCompacted int64
 	nextRangeID        uint64
 
-	ledgers map[uint64]*ledger
+	ledgers ledgerTable
 	// directory is every ledger in the order of spans.
 	directory []*ledger
 	// directoryProposal is the newest proposal that changes the directory.
@@ -134,6 +134,8 @@ type Sequencer struct {
 
 	nodes     map[uint64]*node
 	nodeOrder []*node
+	// newest is the node that spoke last.
+	newest *node
 
 	// Rounds (R1) count from 1. nextRound has not begun.
 	nextRound      uint64
@@ -162,8 +164,10 @@ type Sequencer struct {
 	cutSeq    uint64
 	cutNow    bool
 
-	ready []Envelope // may leave at the next Ready
-	out   Output
+	// grants is memory for the next grant messages.
+	grants []grantMessage
+	ready  []Envelope // may leave at the next Ready
+	out    Output
 }
 
 // New returns a Sequencer that does not lead.
@@ -178,7 +182,6 @@ func (s *Sequencer) reset() {
 	*s = Sequencer{
 		cfg:       s.cfg,
 		sole:      s.sole,
-		ledgers:   map[uint64]*ledger{},
 		nodes:     map[uint64]*node{},
 		owners:    map[ownerID]uint64{},
 		lonely:    map[uint64]int{},
@@ -241,7 +244,7 @@ func (s *Sequencer) load(st *meta.State) {
 		for _, d := range r.Decided {
 			x.decided = append(x.decided, decided{entry: d})
 		}
-		s.ledgers[x.id] = x
+		s.ledgers.put(x)
 		s.directory = append(s.directory, x)
 		s.touch(x)
 	}

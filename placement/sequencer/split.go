@@ -32,9 +32,7 @@ func (s *Sequencer) splitRequest(n *node, q *placementpb.SplitRequest) {
 	}
 	x.splits = append(x.splits, r)
 	s.splits++
-	if !x.active && x.proposal <= s.applied {
-		s.activate(x)
-	}
+	s.maybeOpen(x)
 }
 
 // split decides a split of an open range: from now on the range has the new

@@ -47,7 +47,7 @@ func (s *Sequencer) commit(n *node, raw *placementpb.ToSequencer, t *placementpb
 	s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Transaction{Transaction: txn}}, p)
 	last := &s.proposals[len(s.proposals)-1]
 	for _, part := range t.Participants {
-		x := s.ledgers[part.RangeId]
+		x := s.ledgers.get(part.RangeId)
 		x.proposal = s.proposed
 		last.ledgers = append(last.ledgers, x)
 		to := s.nodes[x.reg.node]
@@ -79,7 +79,7 @@ func (s *Sequencer) checkCommit(n *node, t *placementpb.TxnCommit, id ownerID) p
 	writes := false
 	seen := make(map[uint64]bool, len(t.Participants))
 	for _, p := range t.Participants {
-		x := s.ledgers[p.RangeId]
+		x := s.ledgers.get(p.RangeId)
 		switch {
 		case x == nil:
 			return placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE
@@ -106,7 +106,7 @@ func (s *Sequencer) checkCommit(n *node, t *placementpb.TxnCommit, id ownerID) p
 // refuseCommit refuses a transaction and lets go its latches.
 func (s *Sequencer) refuseCommit(n *node, t *placementpb.TxnCommit, reason placementpb.RefusalReason) {
 	for _, p := range t.Participants {
-		if x := s.ledgers[p.RangeId]; x != nil && x.open && x.reg.term == p.Term && x.reg.session == p.Session {
+		if x := s.ledgers.get(p.RangeId); x != nil && x.open && x.reg.term == p.Term && x.reg.session == p.Session {
 			s.unlatch(x, t.Owner)
 		}
 	}
@@ -135,7 +135,7 @@ func (s *Sequencer) abort(n *node, a *placementpb.TxnAbort) {
 	if a.RangeId == 0 {
 		return
 	}
-	if x := s.ledgers[a.RangeId]; x != nil && x.open && x.reg.node == n.id && x.reg.session == n.session {
+	if x := s.ledgers.get(a.RangeId); x != nil && x.open && x.reg.node == n.id && x.reg.session == n.session {
 		s.unlatch(x, a.Owner)
 	}
 }
