@@ -86,11 +86,11 @@ func (c *cursor) get(key []byte, rev int64) (*mvccpb.KeyValue, error) {
 }
 
 func (c *cursor) head(key []byte, rev int64) (head, error) {
-	v, _, found, err := c.seekVersion(key, rev)
+	v, modRevision, found, err := c.seekVersion(key, rev)
 	if err != nil || !found || v.tombstone {
 		return head{}, err
 	}
-	return head{v.createRevision, v.version, v.lease}, nil
+	return head{v.createRevision, modRevision, v.version, v.lease}, nil
 }
 
 func newKeyValue(key []byte, v *version, modRevision int64) *mvccpb.KeyValue {

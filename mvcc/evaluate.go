@@ -137,7 +137,8 @@ func evaluatePut(v View, p *pb.PutRequest, env Env) (*Result, error) {
 	r.response.Header = &r.header
 	r.Put = &r.response
 	r.Effects = r.effect[:]
-	if err := put(v, p, &r.effect[0], &r.response); err != nil {
+	e := evaluator{base: v}
+	if err := e.put(v, p, &r.effect[0], &r.response); err != nil {
 		return nil, err
 	}
 	return &r.Result, nil
@@ -150,19 +151,19 @@ func checkLease(p *pb.PutRequest, env Env) error {
 	return nil
 }
 
-// put fills the effect and the response of a put.
-func put(v View, p *pb.PutRequest, e *Effect, resp *pb.PutResponse) error {
+// put fills the effect and the response of a put on v, the state so far.
+func (e *evaluator) put(v View, p *pb.PutRequest, eff *Effect, resp *pb.PutResponse) error {
 	var h head
-	e.Key, e.Value, e.Lease = p.GetKey(), p.GetValue(), p.GetLease()
+	eff.Key, eff.Value, eff.Lease = p.GetKey(), p.GetValue(), p.GetLease()
 	if p.GetPrevKv() || p.GetIgnoreValue() {
-		kv, err := v.Get(e.Key)
+		kv, err := v.Get(eff.Key)
 		if err != nil {
 			return err
 		}
 		if kv != nil {
-			h = head{kv.CreateRevision, kv.Version, kv.Lease}
+			h = headOf(kv)
 			if p.GetIgnoreValue() {
-				e.Value = kv.Value
+				eff.Value = kv.Value
 			}
 			if p.GetPrevKv() {
 				resp.PrevKv = kv
@@ -170,7 +171,12 @@ func put(v View, p *pb.PutRequest, e *Effect, resp *pb.PutResponse) error {
 		}
 	} else {
 		var err error
-		if h, err = readHead(v, e.Key); err != nil {
+		if e.own == nil { // v is the state before
+			h, err = e.baseHead(eff.Key)
+		} else {
+			h, err = readHead(v, eff.Key)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -178,11 +184,11 @@ func put(v View, p *pb.PutRequest, e *Effect, resp *pb.PutResponse) error {
 		return ErrKeyNotFound
 	}
 	if p.GetIgnoreLease() {
-		e.Lease = h.lease
+		eff.Lease = h.lease
 	}
-	e.Version, e.OldLease = h.version+1, h.lease
+	eff.Version, eff.OldLease = h.version+1, h.lease
 	if h.version > 0 && h.createRevision != ownRevision {
-		e.CreateRevision = h.createRevision
+		eff.CreateRevision = h.createRevision
 	}
 	return nil
 }
@@ -195,6 +201,9 @@ type evaluator struct {
 
 	own       *overlayView // the effects so far over base; nil until needed
 	ownSynced int          // effects that own has
+
+	lastKey  []byte // last key read by baseHead, nil if none
+	lastHead head
 }
 
 // view returns the state with the request's own effects so far.
@@ -226,9 +235,9 @@ func (e *evaluator) note(h *pb.ResponseHeader) {
 	}
 }
 
-func (e *evaluator) delete(kv *mvccpb.KeyValue) {
+func (e *evaluator) delete(key []byte, lease int64) {
 	e.result.Effects = append(e.result.Effects, Effect{
-		Key: kv.Key, Sub: uint32(len(e.result.Effects)), OldLease: kv.Lease, Tombstone: true,
+		Key: key, Sub: uint32(len(e.result.Effects)), OldLease: lease, Tombstone: true,
 	})
 }
 
@@ -237,14 +246,23 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 	start, end := interval(d.GetKey(), d.GetRangeEnd())
 	v := e.view()
 	visit := func(kv *mvccpb.KeyValue) (bool, error) {
-		e.delete(kv)
+		e.delete(kv.Key, kv.Lease)
 		resp.Deleted++
 		if d.GetPrevKv() {
 			resp.PrevKvs = append(resp.PrevKvs, kv)
 		}
 		return true, nil
 	}
-	if len(d.GetRangeEnd()) == 0 {
+	if len(d.GetRangeEnd()) == 0 && !d.GetPrevKv() {
+		h, err := readHead(v, start)
+		if err != nil {
+			return nil, err
+		}
+		if h.version > 0 {
+			e.delete(start, h.lease)
+			resp.Deleted++
+		}
+	} else if len(d.GetRangeEnd()) == 0 {
 		kv, err := v.Get(start)
 		if err != nil {
 			return nil, err
@@ -270,7 +288,7 @@ func EvaluateDeletes(v View, keys [][]byte) ([]Effect, error) {
 			return nil, err
 		}
 		if h.version > 0 {
-			e.delete(&mvccpb.KeyValue{Key: key, Lease: h.lease})
+			e.delete(key, h.lease)
 		}
 	}
 	return e.result.Effects, nil
@@ -282,7 +300,8 @@ func EvaluateDeletes(v View, keys [][]byte) ([]Effect, error) {
 // state before (T6, T7); then the operations, each on what those before it left.
 func evaluateTxn(v View, txn *pb.TxnRequest, env Env) (*Result, error) {
 	e := evaluator{base: v, env: env, result: &Result{}}
-	path, err := e.compareAll(nil, txn)
+	var few [8]bool
+	path, err := e.compareAll(few[:0], txn)
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +322,7 @@ func (e *evaluator) compareAll(path []bool, txn *pb.TxnRequest) ([]bool, error) 
 	holds := true
 	for _, c := range txn.GetCompare() {
 		var err error
-		if holds, err = compareHolds(e.base, c); err != nil {
+		if holds, err = e.compareHolds(c); err != nil {
 			return nil, err
 		}
 		if !holds {
@@ -368,7 +387,7 @@ func (e *evaluator) checkPut(p *pb.PutRequest) error {
 	if !p.GetIgnoreValue() && !p.GetIgnoreLease() {
 		return nil
 	}
-	h, err := readHead(e.base, p.GetKey())
+	h, err := e.baseHead(p.GetKey())
 	if err == nil && h.version == 0 {
 		err = ErrKeyNotFound
 	}
@@ -379,28 +398,31 @@ func (e *evaluator) checkPut(p *pb.PutRequest) error {
 func (e *evaluator) execute(txn *pb.TxnRequest, path []bool) (resp *pb.TxnResponse, rest []bool, err error) {
 	ops := branch(txn, path[0])
 	// The header of a nested response stays empty (X5).
-	resp = &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: path[0], Responses: make([]*pb.ResponseOp, len(ops))}
+	made := &struct {
+		resp   pb.TxnResponse
+		header pb.ResponseHeader
+		one    [1]*pb.ResponseOp
+	}{}
+	resp = &made.resp
+	resp.Header, resp.Succeeded, resp.Responses = &made.header, path[0], made.one[:]
+	if len(ops) != 1 {
+		resp.Responses = make([]*pb.ResponseOp, len(ops))
+	}
 	path = path[1:]
 	for i, op := range ops {
-		r := &pb.ResponseOp{}
-		resp.Responses[i] = r
 		switch o := op.GetRequest().(type) {
 		case *pb.RequestOp_RequestRange:
-			var rr *pb.RangeResponse
-			rr, err = e.rangeOp(o.RequestRange)
-			r.Response = &pb.ResponseOp_ResponseRange{ResponseRange: rr}
+			resp.Responses[i], err = e.rangeOp(o.RequestRange)
 		case *pb.RequestOp_RequestPut:
-			var pr *pb.PutResponse
-			pr, err = e.putOp(o.RequestPut)
-			r.Response = &pb.ResponseOp_ResponsePut{ResponsePut: pr}
+			resp.Responses[i], err = e.putOp(o.RequestPut)
 		case *pb.RequestOp_RequestDeleteRange:
 			var dr *pb.DeleteRangeResponse
 			dr, err = e.deleteRange(o.RequestDeleteRange)
-			r.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: dr}
+			resp.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: dr}}
 		case *pb.RequestOp_RequestTxn:
 			var tr *pb.TxnResponse
 			tr, path, err = e.execute(o.RequestTxn, path)
-			r.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: tr}
+			resp.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: tr}}
 		default:
 			err = ErrKeyNotFound // not a checked request
 		}
@@ -411,19 +433,37 @@ func (e *evaluator) execute(txn *pb.TxnRequest, path []bool) (resp *pb.TxnRespon
 	return resp, path, nil
 }
 
-func (e *evaluator) putOp(p *pb.PutRequest) (*pb.PutResponse, error) {
-	resp := &pb.PutResponse{Header: &pb.ResponseHeader{}}
+// putOpResult and rangeOpResult are what an operation answers with, made at once.
+type putOpResult struct {
+	op       pb.ResponseOp
+	oneof    pb.ResponseOp_ResponsePut
+	response pb.PutResponse
+	header   pb.ResponseHeader
+}
+
+type rangeOpResult struct {
+	op       pb.ResponseOp
+	oneof    pb.ResponseOp_ResponseRange
+	response pb.RangeResponse
+	header   pb.ResponseHeader
+}
+
+func (e *evaluator) putOp(p *pb.PutRequest) (*pb.ResponseOp, error) {
+	r := &putOpResult{}
+	r.op.Response, r.oneof.ResponsePut, r.response.Header = &r.oneof, &r.response, &r.header
 	eff := Effect{Sub: uint32(len(e.result.Effects))}
-	if err := put(e.view(), p, &eff, resp); err != nil {
+	if err := e.put(e.view(), p, &eff, &r.response); err != nil {
 		return nil, err
 	}
 	e.result.Effects = append(e.result.Effects, eff)
-	e.note(resp.Header)
-	return resp, nil
+	e.note(&r.header)
+	return &r.op, nil
 }
 
-func (e *evaluator) rangeOp(r *pb.RangeRequest) (*pb.RangeResponse, error) {
-	p := PlanRange(r)
+func (e *evaluator) rangeOp(rr *pb.RangeRequest) (*pb.ResponseOp, error) {
+	r := &rangeOpResult{}
+	r.op.Response, r.oneof.ResponseRange, r.response.Header = &r.oneof, &r.response, &r.header
+	p := PlanRange(rr)
 	v := e.view()
 	if p.Revision > 0 {
 		var err error
@@ -432,69 +472,85 @@ func (e *evaluator) rangeOp(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 		}
 	}
 	own := len(e.result.own)
-	late := len(e.result.Effects) > 0 && p.Revision == 0
-	if late {
-		p.rowsFilteredLater = true
-	}
+	p.rowsFilteredLater = len(e.result.Effects) > 0 && p.Revision == 0
 	piece, err := p.readAll(v)
 	if err != nil {
 		return nil, err
 	}
-	resp := &pb.RangeResponse{Header: &pb.ResponseHeader{}}
-	e.note(resp.Header)
-	if late && len(e.result.own) > own {
-		e.result.late = append(e.result.late, lateRange{p, piece, resp})
-		return resp, nil
+	e.note(&r.header)
+	if len(e.result.own) > own {
+		e.result.late = append(e.result.late, lateRange{p, piece, &r.response})
+		return &r.op, nil
 	}
-	piece.filter(r)
-	p.assemble(resp, []RangePiece{piece})
-	return resp, nil
+	piece.filter(rr)
+	p.assemble(&r.response, []RangePiece{piece})
+	return &r.op, nil
 }
 
 // compareHolds evaluates a compare, which must hold for every key of its
 // interval. Without a key it compares with zeros, but a value is never equal,
 // unequal or anything to that of a missing key (T4).
-func compareHolds(v View, c *pb.Compare) (bool, error) {
+func (e *evaluator) compareHolds(c *pb.Compare) (bool, error) {
 	if len(c.GetRangeEnd()) == 0 {
-		kv, err := v.Get(c.GetKey())
-		if err != nil {
-			return false, err
+		if c.GetTarget() == pb.Compare_VALUE {
+			kv, err := e.base.Get(c.GetKey())
+			return err == nil && kv != nil && compares(bytes.Compare(kv.Value, c.GetValue()), c.GetResult()), err
 		}
-		if kv == nil {
-			return c.GetTarget() != pb.Compare_VALUE && compareKV(&mvccpb.KeyValue{}, c), nil
-		}
-		return compareKV(kv, c), nil
+		h, err := e.baseHead(c.GetKey())
+		return err == nil && compareHead(h, c), err
 	}
+	v := e.base
 	start, end := interval(c.GetKey(), c.GetRangeEnd())
 	holds, found := true, false
 	err := v.Scan(start, end, ScanOptions{KeysOnly: c.GetTarget() != pb.Compare_VALUE}, func(kv *mvccpb.KeyValue) (bool, error) {
 		found = true
-		holds = compareKV(kv, c)
+		if c.GetTarget() == pb.Compare_VALUE {
+			holds = compares(bytes.Compare(kv.Value, c.GetValue()), c.GetResult())
+		} else {
+			holds = compareHead(headOf(kv), c)
+		}
 		return holds, nil
 	})
 	if err != nil || found {
-		return holds && err == nil, err
+		return err == nil && holds, err
 	}
-	return c.GetTarget() != pb.Compare_VALUE && compareKV(&mvccpb.KeyValue{}, c), nil
+	return c.GetTarget() != pb.Compare_VALUE && compareHead(head{}, c), nil
 }
 
-// compareKV compares with what the request gives for the target; a target union
-// of another kind, or none, counts as zero. Results that etcd does not know hold.
-func compareKV(kv *mvccpb.KeyValue, c *pb.Compare) bool {
-	var order int
-	switch c.GetTarget() {
-	case pb.Compare_VALUE:
-		order = bytes.Compare(kv.Value, c.GetValue())
-	case pb.Compare_CREATE:
-		order = cmp.Compare(kv.CreateRevision, c.GetCreateRevision())
-	case pb.Compare_MOD:
-		order = cmp.Compare(kv.ModRevision, c.GetModRevision())
-	case pb.Compare_VERSION:
-		order = cmp.Compare(kv.Version, c.GetVersion())
-	case pb.Compare_LEASE:
-		order = cmp.Compare(kv.Lease, c.GetLease())
+// baseHead reads the head of a key in the state before. The key that a
+// transaction compares is most often the one that it writes: the last head
+// read is remembered.
+func (e *evaluator) baseHead(key []byte) (head, error) {
+	if e.lastKey != nil && bytes.Equal(e.lastKey, key) {
+		return e.lastHead, nil
 	}
-	switch c.GetResult() {
+	h, err := readHead(e.base, key)
+	if err == nil {
+		e.lastKey, e.lastHead = key, h
+	}
+	return h, err
+}
+
+// compareHead compares with what the request gives for the target; a target
+// union of another kind, or none, counts as zero.
+func compareHead(h head, c *pb.Compare) bool {
+	order := 0
+	switch c.GetTarget() {
+	case pb.Compare_CREATE:
+		order = cmp.Compare(h.createRevision, c.GetCreateRevision())
+	case pb.Compare_MOD:
+		order = cmp.Compare(h.modRevision, c.GetModRevision())
+	case pb.Compare_VERSION:
+		order = cmp.Compare(h.version, c.GetVersion())
+	case pb.Compare_LEASE:
+		order = cmp.Compare(h.lease, c.GetLease())
+	}
+	return compares(order, c.GetResult())
+}
+
+// compares says whether a result holds; one that etcd does not know does.
+func compares(order int, result pb.Compare_CompareResult) bool {
+	switch result {
 	case pb.Compare_EQUAL:
 		return order == 0
 	case pb.Compare_NOT_EQUAL:

@@ -168,9 +168,9 @@ func (v *overlayView) head(key []byte) (head, error) {
 	case e.Tombstone:
 		return head{}, nil
 	case e.CreateRevision == 0:
-		return head{rev, e.Version, e.Lease}, nil
+		return head{rev, rev, e.Version, e.Lease}, nil
 	}
-	return head{e.CreateRevision, e.Version, e.Lease}, nil
+	return head{e.CreateRevision, rev, e.Version, e.Lease}, nil
 }
 
 // Scan implements View.

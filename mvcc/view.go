@@ -42,6 +42,7 @@ type ScanOptions struct {
 // head is what a write must know of the key's present version.
 type head struct {
 	createRevision int64
+	modRevision    int64
 	version        int64 // 0: the key is not live
 	lease          int64
 }
@@ -61,5 +62,9 @@ func readHead(v View, key []byte) (head, error) {
 	if err != nil || kv == nil {
 		return head{}, err
 	}
-	return head{kv.CreateRevision, kv.Version, kv.Lease}, nil
+	return headOf(kv), nil
+}
+
+func headOf(kv *mvccpb.KeyValue) head {
+	return head{kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease}
 }
