@@ -43,6 +43,11 @@ type leadership struct {
 	// proposed yet.
 	building *proposal
 	full     []*proposal
+	// instant: S answered the last question for grants before the next Flush.
+	// askedIn is the Flush of that question, gathered counts passes: mayGather.
+	instant  bool
+	askedIn  uint64
+	gathered int
 	// inflight are the proposals made and not visible yet, in the order of the
 	// log; the first applied of them are applied into a batch.
 	inflight fifo[*proposal]

@@ -75,12 +75,34 @@ func (r *Replica) layOver(c *proposed) {
 	}
 }
 
+// maxGathered bounds the passes for which staged commands wait for more: each
+// is some microseconds.
+const maxGathered = 64
+
+// mayGather reports that what is staged should wait for the next pass. A
+// sequencer on the same node answers within the round, so writes that wait for
+// each other, as those of one hot key do, are granted one a pass; gathered, they
+// share an entry, and Raft's work for it.
+func (r *Replica) mayGather() bool {
+	l := &r.lead
+	if l.building == nil || len(l.full) > 0 || !l.instant || r.free.len() == 0 || l.gathered == maxGathered ||
+		l.reg.phase != regOpen || l.deactivating || l.inflightBytes >= r.limits.MaxInflightBytes {
+		return false
+	}
+	if e, session, ok := r.cfg.Link.Session(); !ok || e != l.reg.e || session != l.reg.session {
+		return false
+	}
+	l.gathered++
+	return true
+}
+
 // propose offers what is staged to raft.
 func (r *Replica) propose(round Round) {
 	l := &r.lead
 	if l.building == nil && len(l.full) == 0 || !round.CanPropose() {
 		return
 	}
+	l.gathered = 0
 	if l.building != nil {
 		l.full = append(l.full, l.building)
 		l.building = nil

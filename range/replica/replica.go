@@ -114,6 +114,7 @@ type Replica struct {
 	tick       uint64
 	campaignAt uint64 // tick before which no new election is started
 	lowSpace   bool   // as of the last Flush
+	flushes    uint64 // so far
 	buffer     []byte // for the next entry
 	// promises to peers that have become durable.
 	promises []*raftpb.Message
@@ -232,8 +233,13 @@ func (r *Replica) Flush(b *pebble.Batch, round Round) {
 	round.Send(r.promises)
 	r.promises = nil
 	r.lowSpace = round.LowSpace()
+	r.flushes++
 	r.lookAtLeadership()
-	r.propose(round)
+	if r.mayGather() {
+		round.Again()
+	} else {
+		r.propose(round)
+	}
 	r.lookAtSession()
 	r.evaluate(round)
 	r.advance(b, round)

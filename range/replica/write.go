@@ -189,6 +189,9 @@ func mvccRefusal(err error) bool {
 // own, because S refuses a message as a whole (R8).
 func (r *Replica) ask() {
 	l := &r.lead
+	if l.unasked > 0 {
+		l.askedIn = r.flushes
+	}
 	all := l.queue.all()
 	for batch := all[len(all)-l.unasked:]; len(batch) > 0; {
 		leases := leasesOf(batch[0])
@@ -225,6 +228,7 @@ func (r *Replica) handleGrant(g *placementpb.Grant) {
 		// revisions of the grant, and its Resolve ends them.
 		return
 	}
+	l.instant = l.askedIn == r.flushes
 	for i := range int64(g.Count) {
 		seq := g.Seq + uint64(i)
 		if l.queue.len() > 0 && (*l.queue.front()).seq < seq {
