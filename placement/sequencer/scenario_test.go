@@ -31,7 +31,7 @@ import (
 // Each prints what S wants done. A sequencer named sole confirms no rounds.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := &world{t: t}
+		w := &world{}
 		datadriven.RunTest(t, path, w.run)
 	})
 }
@@ -71,6 +71,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 	w.t = t
 	var out strings.Builder
 	if d.Cmd == "cluster" {
+		w.cfg, w.sole = Config{}, false
 		var boundaries [][]byte
 		var replicas []*rangepb.Replica
 		for _, a := range d.CmdArgs {
@@ -98,7 +99,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 			replicas = []*rangepb.Replica{{NodeId: 1, ReplicaId: 1}}
 		}
 		w.cfg.Bootstrap = meta.NewBootstrap(7, boundaries, replicas)
-		w.ss = map[int]*voter{}
+		w.ss, w.log = map[int]*voter{}, nil
 		return "ok\n"
 	}
 	id, count, term, round := 1, 1, uint64(0), uint64(0)
