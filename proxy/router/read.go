@@ -11,7 +11,7 @@ import (
 
 // Exec runs f, which may take its time: on the goroutine that waits for the
 // request, or inline in the simulation. It does not wait for f. A request has
-// at most one f outstanding.
+// at most one f outstanding, and one more that has become void.
 type Exec func(f func())
 
 // Point is where a read stands: R and the compacted revision as S says them (or
@@ -75,8 +75,6 @@ type read struct {
 	pieces []Piece
 	point  Point
 }
-
-func (o *read) start() { o.begin() }
 
 // cancel makes the read silent: no callback of it does anything any more.
 func (o *read) cancel() {

@@ -10,62 +10,81 @@ import (
 	"github.com/hawser-kv/hawser/mvcc"
 )
 
-// Do runs a put, a delete or a transaction and returns its finished result. The
-// request has passed mvcc.CheckRequest and is not changed any more, also not
-// after an error: it may still be under way.
-func (r *Router) Do(ctx context.Context, req *mvcc.Request) (*mvcc.Result, error) {
-	if req.IsReadOnly() {
-		return r.readTxn(ctx, req)
-	}
-	return wait(ctx, r, true, func(exec Exec, done func(*mvcc.Result, error)) func() {
+// Start begins a request and returns how to leave it. done is called once, unless
+// it is left: with the finished result of a range, put, delete or transaction.
+// The request has passed mvcc.CheckRequest and is not changed any more, also not
+// after it was left: it may still be under way.
+func (r *Router) Start(req *mvcc.Request, exec Exec, done func(*mvcc.Result, error)) (cancel func()) {
+	if !req.IsReadOnly() {
 		o := &write{r: r, req: req, exec: exec, done: done}
 		o.start()
 		return o.cancel
+	}
+	var res *mvcc.Result
+	plan := r.planTxn(req, &res)
+	if req.Range != nil {
+		plan = planRange(req, &res)
+	}
+	return r.startRead(plan, exec, func(err error) {
+		if err != nil {
+			res = nil
+		}
+		done(res, err)
 	})
 }
 
-// readTxn evaluates a transaction that only reads, at one R (contract T10).
-func (r *Router) readTxn(ctx context.Context, req *mvcc.Request) (*mvcc.Result, error) {
-	var res *mvcc.Result
-	err := r.readAt(ctx, readPlan{
-		spans: req.Spans(), serializable: req.IsSerializable(),
-		eval: func(p Point, v View, _ []Piece) (err error) {
-			if res, err = evaluate(p, v, req, r.env()); err == nil {
-				res.Finish(p.Revision)
-			}
-			return err
-		},
+// Do runs a request and waits for it; see Start. The errors are those of mvcc
+// and of this package, and for what only reads the context's.
+func (r *Router) Do(ctx context.Context, req *mvcc.Request) (*mvcc.Result, error) {
+	return wait(ctx, r, !req.IsReadOnly(), func(exec Exec, done func(*mvcc.Result, error)) func() {
+		return r.Start(req, exec, done)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
 }
 
 // Range reads (contract R1-R10). header.revision is R, also when an older
 // revision was asked for. mvcc.ErrFutureRev, mvcc.ErrCompacted.
 func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	var resp *pb.RangeResponse
-	asked := req.GetRevision()
-	if asked != 0 { // the view is at the revision already
-		req = proto.CloneOf(req)
-		req.Revision = 0
-	}
-	whole := mvcc.Request{Range: req}
-	err := r.readAt(ctx, readPlan{
-		spans: whole.Spans(), rev: asked, serializable: req.GetSerializable(),
-		eval: func(p Point, v View, _ []Piece) (err error) {
-			if resp, err = mvcc.EvaluateRange(v, req); err != nil {
-				return forgotten(err)
-			}
-			resp.Header = &pb.ResponseHeader{Revision: p.Revision}
-			return nil
-		},
-	})
+	res, err := r.Do(ctx, &mvcc.Request{Range: req})
 	if err != nil {
 		return nil, err
 	}
-	return resp, nil
+	return res.Range, nil
+}
+
+func planRange(req *mvcc.Request, res **mvcc.Result) readPlan {
+	rng := req.Range
+	if rng.Revision != 0 { // the view is at the revision already
+		rng = proto.CloneOf(rng)
+		rng.Revision = 0
+	}
+	return readPlan{
+		spans: req.Spans(), rev: req.Range.Revision, serializable: req.Range.Serializable,
+		eval: func(p Point, v View, _ []Piece) error {
+			resp, err := mvcc.EvaluateRange(v, rng)
+			if err != nil {
+				return forgotten(err)
+			}
+			*res = &mvcc.Result{Range: resp}
+			(*res).Finish(p.Revision)
+			return nil
+		},
+	}
+}
+
+// planTxn evaluates a transaction that only reads, at one R (contract T10).
+func (r *Router) planTxn(req *mvcc.Request, res **mvcc.Result) readPlan {
+	return readPlan{
+		spans: req.Spans(), serializable: req.IsSerializable(),
+		eval: func(p Point, v View, _ []Piece) error {
+			found, err := evaluate(p, v, req, r.env())
+			if err != nil {
+				return err
+			}
+			found.Finish(p.Revision)
+			*res = found
+			return nil
+		},
+	}
 }
 
 // forgotten turns the error of a view whose revision was forgotten after it was
@@ -142,83 +161,23 @@ type readPlan struct {
 	eval         func(Point, View, []Piece) error
 }
 
-// readAt runs a read. eval runs on this goroutine, more than once when the read
-// starts again.
-func (r *Router) readAt(ctx context.Context, plan readPlan) error {
+// startRead begins a read. eval runs through exec, again when the read starts
+// again.
+func (r *Router) startRead(plan readPlan, exec Exec, done func(error)) (cancel func()) {
 	if plan.serializable && r.cfg.Frontier != nil {
-		if done, err := r.readLocally(ctx, plan); done {
-			return err
-		}
-	}
-	return r.readFromS(ctx, plan)
-}
-
-func (r *Router) readFromS(ctx context.Context, plan readPlan) error {
-	_, err := wait(ctx, r, false, func(exec Exec, done func(struct{}, error)) func() {
-		o := &read{
-			r: r, spans: plan.spans, rev: plan.rev, exec: exec, noView: plan.noView, eval: plan.eval,
-			done: func(err error) { done(struct{}{}, err) },
-		}
+		o := &localRead{r: r, plan: plan, exec: exec, done: done}
 		o.start()
 		return o.cancel
+	}
+	o := &read{r: r, spans: plan.spans, rev: plan.rev, exec: exec, noView: plan.noView, eval: plan.eval, done: done}
+	o.begin()
+	return o.cancel
+}
+
+// readAt runs a read and waits for it; eval runs on this goroutine.
+func (r *Router) readAt(ctx context.Context, plan readPlan) error {
+	_, err := wait(ctx, r, false, func(exec Exec, done func(struct{}, error)) func() {
+		return r.startRead(plan, exec, func(err error) { done(struct{}{}, err) })
 	})
 	return err
-}
-
-// readLocally serves a serializable read from the newest revision that is
-// complete on this node (R5). done is false when it cannot, and S must be asked.
-//
-// etcd's member never answers below what it answered before, so while the
-// complete revision lags behind that, S is asked like for a linearizable read;
-// only when S is silent the older state is served: it is what the read allows.
-func (r *Router) readLocally(ctx context.Context, plan readPlan) (done bool, err error) {
-	p, ok := r.localPoint(plan.spans)
-	if !ok {
-		return false, nil
-	}
-	if p.Revision < r.answered.Load() {
-		short, cancel := context.WithTimeout(ctx, serializableWait)
-		defer cancel()
-		err := r.readFromS(short, plan)
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return true, err
-		}
-		if p, ok = r.localPoint(plan.spans); !ok {
-			return false, nil
-		}
-	}
-	if p.At, err = p.resolve(plan.rev); err != nil {
-		return true, err
-	}
-	dir := r.dir.Load()
-	if dir == nil {
-		return false, nil
-	}
-	pieces := dir.Pieces(plan.spans)
-	v, err := r.cfg.Ranges.View(p.At, pieces)
-	if err != nil {
-		return false, nil // S knows better
-	}
-	defer v.Close()
-	err = plan.eval(p, v, pieces)
-	if errors.Is(err, errAskAgain) {
-		return false, nil
-	}
-	return true, err
-}
-
-func (r *Router) localPoint(spans []mvcc.Access) (Point, bool) {
-	p := Point{Revision: Newest, Compacted: -1}
-	if len(spans) == 0 {
-		spans = []mvcc.Access{{Start: []byte{}}}
-	}
-	for _, s := range spans {
-		rev, compacted, ok := r.cfg.Frontier.Complete(s.Start, s.End)
-		if !ok {
-			return Point{}, false
-		}
-		p.Revision = min(p.Revision, rev)
-		p.Compacted = max(p.Compacted, compactedOf(compacted))
-	}
-	return p, true
 }

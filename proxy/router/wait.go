@@ -11,7 +11,8 @@ import (
 // runs what the state machine of the request gives to Exec. Pooled: a request
 // that ends in time leaves nothing behind.
 type waiter struct {
-	// next holds the one continuation that is outstanding.
+	// next holds the continuation that is outstanding, and may hold a void one
+	// before it (Exec).
 	next  chan func()
 	timer *time.Timer
 }
@@ -23,12 +24,17 @@ func (p *waiterPool) get(timeout time.Duration) *waiter {
 		w.timer.Reset(timeout)
 		return w
 	}
-	return &waiter{next: make(chan func(), 1), timer: time.NewTimer(timeout)}
+	return &waiter{next: make(chan func(), 2), timer: time.NewTimer(timeout)}
 }
 
-// put takes back a waiter of a finished request; nobody holds it any more.
+// put takes back a waiter of a finished request; nobody holds it any more but,
+// seldom, for a void continuation, which is dropped here.
 func (p *waiterPool) put(w *waiter) {
 	w.timer.Stop()
+	select {
+	case <-w.next:
+	default:
+	}
 	p.pool.Put(w)
 }
 
@@ -37,7 +43,7 @@ func (w *waiter) exec(f func()) {
 	select {
 	case w.next <- f:
 	default:
-		panic("router: a request has two continuations outstanding")
+		panic("router: a request has three continuations outstanding")
 	}
 }
 

@@ -200,6 +200,7 @@ func (o *write) asRead() {
 		case err != nil:
 			o.finish(nil, err)
 		case wouldChange:
+			o.checked = false // R has moved: a revision may be in bounds now
 			o.begin()
 		default:
 			o.finish(res, nil)
@@ -216,7 +217,7 @@ func (o *write) startRead(rd *read) {
 	}
 	o.mu.multi, o.mu.read = nil, rd
 	o.mu.Unlock()
-	rd.start()
+	rd.begin()
 }
 
 // checkRevisions asks S for the bounds of the explicit revisions (T6). In
