@@ -15,27 +15,30 @@ import (
 
 // The rows of this package in the engine.
 //
-//	0x05 | start of the run     -> run: format, flags, uvarint(asOf), uvarint(count),
+//	0x05 | start of the run     -> run: format, flags, anchor (4), uvarint(asOf), uvarint(count),
 //	                               [smallest and largest key, each with its length,] history
 //	0x06 | "counts.floor"       -> format, uvarint(floor)
-//	0x06 | "counts.late." | rev (8) -> format
+//	0x06 | "counts.late." | rev (8) | start of a run -> format
+//	0x06 | "counts.boundary." | key -> format
 //	0x06 | "counts.invalid." | uvarint(length of start) | start | 0 or (1 | end) -> format
 //
 // What is stored is a checkpoint: all run rows as of one moment, written in one
-// batch with the floor. A change is part of its run's row iff its revision is at
-// or below the row's asOf, because revisions grow within a run. The floor says
-// where to look for changes that are not: all of them are at or above it.
+// batch with the floor, which is above every revision that was applied then.
+// Ranges do not apply in step, so a change below the floor may come afterwards.
+// The first one of each run puts a late row into the batch that applies it. One
+// row is enough for a run, because its revisions grow and the batches that change
+// it are committed in order: if a later one survived a crash, so did the first.
+// So a replay has to look at the events at or above the floor, and, for a run
+// with a late row, at those from its revision on.
 //
-// Ranges do not apply in step, so a change below the floor may come after the
-// checkpoint. The first one of each run puts a late row with its revision into
-// the batch that applies it. The rows of one run are enough for it, because the
-// batches that change a run are committed in order: if a later one survived a
-// crash, so did the first.
+// A boundary row says that a run begins at key that the stored rows may still
+// lack: changes on both sides of it do not come in the order of revisions, but a
+// replay does, and the run is cut when it is over (Recover).
 //
 // A checkpoint may be ahead of the engine, when the process dies before a batch
 // that was already counted is committed. Then the same changes are applied again
-// after the start, as Raft replays them, and the row's asOf keeps them from being
-// counted twice.
+// after the start, as Raft replays them, and asOf in the row, the newest revision
+// that the row knows of, keeps them from being counted twice.
 
 const rowFormat byte = 1
 
@@ -47,9 +50,10 @@ const (
 )
 
 const (
-	floorName     = "counts.floor"
-	latePrefix    = "counts.late."
-	invalidPrefix = "counts.invalid."
+	floorName      = "counts.floor"
+	latePrefix     = "counts.late."
+	boundaryPrefix = "counts.boundary."
+	invalidPrefix  = "counts.invalid."
 )
 
 // ErrCorrupt is returned by Load for rows that this package did not write, or
@@ -57,16 +61,19 @@ const (
 var ErrCorrupt = errors.New("counts: corrupt checkpoint")
 
 var (
-	lateRow    = []byte{rowFormat}
-	invalidRow = []byte{rowFormat}
+	noteRow = []byte{rowFormat}
 )
 
 func runKey(start []byte) []byte {
 	return append([]byte{keys.CountPrefix}, start...)
 }
 
-func lateKey(rev int64) []byte {
-	return binary.BigEndian.AppendUint64(keys.MVCCMeta(latePrefix), uint64(rev))
+func lateKey(rev int64, start []byte) []byte {
+	return append(binary.BigEndian.AppendUint64(keys.MVCCMeta(latePrefix), uint64(rev)), start...)
+}
+
+func boundaryKey(key []byte) []byte {
+	return append(keys.MVCCMeta(boundaryPrefix), key...)
 }
 
 func invalidKey(s span) []byte {
@@ -96,12 +103,12 @@ func decodeInvalid(p []byte) (span, bool) {
 	return span{}, false
 }
 
-// noteLate writes a late row.
-func (x *Index) noteLate(b *pebble.Batch, rev int64) error {
-	x.late.Lock()
-	x.late.current = append(x.late.current, rev)
-	x.late.Unlock()
-	return b.Set(lateKey(rev), lateRow, nil)
+// note writes a late or boundary row.
+func (x *Index) note(b *pebble.Batch, key, row []byte) error {
+	x.notes.Lock()
+	x.notes.current = append(x.notes.current, key)
+	x.notes.Unlock()
+	return b.Set(key, row, nil)
 }
 
 // Checkpoint writes what is not stored yet into b and calls commit, which must
@@ -140,12 +147,12 @@ func (x *Index) stage(b *pebble.Batch, floor int64) error {
 			return err
 		}
 	}
-	x.late.Lock()
-	defer x.late.Unlock()
-	// A batch with a late row of the interval before may have been committed
-	// after the checkpoint that ended the interval, so those go here, too.
-	for _, rev := range slices.Concat(x.late.current, x.late.previous) {
-		if err := b.Delete(lateKey(rev), nil); err != nil {
+	x.notes.Lock()
+	defer x.notes.Unlock()
+	// A batch with a note of the interval before may have been committed after
+	// the checkpoint that ended the interval, so those go here, too.
+	for _, key := range slices.Concat(x.notes.current, x.notes.previous) {
+		if err := b.Delete(key, nil); err != nil {
 			return err
 		}
 	}
@@ -186,9 +193,9 @@ func (x *Index) stored() {
 	}
 	clear(x.mu.dead)
 	x.mu.wasInvalid = nil
-	x.late.Lock()
-	defer x.late.Unlock()
-	x.late.previous, x.late.current = x.late.current, nil
+	x.notes.Lock()
+	defer x.notes.Unlock()
+	x.notes.previous, x.notes.current = x.notes.current, nil
 }
 
 func (r *run) appendTo(dst []byte) []byte {
@@ -200,6 +207,7 @@ func (r *run) appendTo(dst []byte) []byte {
 		flags |= flagKeys
 	}
 	dst = append(dst, rowFormat, flags)
+	dst = binary.BigEndian.AppendUint32(dst, r.anchor)
 	dst = binary.AppendUvarint(dst, uint64(r.asOf))
 	dst = binary.AppendUvarint(dst, uint64(r.count))
 	if r.maxKey != nil {
@@ -216,12 +224,13 @@ func decodeRun(start, row []byte) (*run, error) {
 	corrupt := func(what string) (*run, error) {
 		return nil, fmt.Errorf("%w: run %q: %s", ErrCorrupt, start, what)
 	}
-	if len(row) < 2 || row[0] != rowFormat || row[1]&^knownFlags != 0 {
+	if len(row) < 6 || row[0] != rowFormat || row[1]&^knownFlags != 0 {
 		return corrupt("format")
 	}
 	r := &run{start: slices.Clone(start), boundary: row[1]&flagBoundary != 0, stored: true}
 	hasKeys := row[1]&flagKeys != 0
-	row = row[2:]
+	r.anchor = binary.BigEndian.Uint32(row[2:])
+	row = row[6:]
 	for _, field := range []*int64{&r.asOf, &r.count} {
 		u, n := binary.Uvarint(row)
 		if n <= 0 || u > math.MaxInt64 {
@@ -265,15 +274,14 @@ func decodeRun(start, row []byte) (*run, error) {
 func Load(engine pebble.Reader, forgotten int64, opts Options) (x *Index, replayFrom int64, err error) {
 	x = New(opts)
 	x.mu.forgotten = forgotten
-	if err := x.loadMeta(engine); err != nil {
+	if err := x.loadFloor(engine); err != nil {
 		return nil, 0, err
 	}
 	if err := x.loadRuns(engine); err != nil {
 		return nil, 0, err
 	}
-	replayFrom = x.checkpoint.floor
-	for _, rev := range x.late.current {
-		replayFrom = min(replayFrom, rev)
+	if replayFrom, err = x.loadNotes(engine); err != nil {
+		return nil, 0, err
 	}
 	return x, replayFrom, nil
 }
@@ -311,8 +319,8 @@ func (x *Index) loadRuns(engine pebble.Reader) error {
 	return nil
 }
 
-func (x *Index) loadMeta(engine pebble.Reader) error {
-	err := visit(engine, keys.MVCCMeta(floorName), func(rest, row []byte) error {
+func (x *Index) loadFloor(engine pebble.Reader) error {
+	return visit(engine, keys.MVCCMeta(floorName), func(rest, row []byte) error {
 		if len(rest) != 0 || len(row) == 0 || row[0] != rowFormat {
 			return fmt.Errorf("%w: floor %x", ErrCorrupt, row)
 		}
@@ -323,27 +331,48 @@ func (x *Index) loadMeta(engine pebble.Reader) error {
 		x.checkpoint.floor = int64(u)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// loadNotes reads the notes, when the runs are there.
+func (x *Index) loadNotes(engine pebble.Reader) (replayFrom int64, err error) {
+	replayFrom = x.checkpoint.floor
 	err = visit(engine, keys.MVCCMeta(latePrefix), func(rest, row []byte) error {
-		if len(rest) != 8 || !bytes.Equal(row, lateRow) || rest[0]&0x80 != 0 {
+		if len(rest) < 8 || !bytes.Equal(row, noteRow) || rest[0]&0x80 != 0 {
 			return fmt.Errorf("%w: late revision %x", ErrCorrupt, rest)
 		}
-		x.late.current = append(x.late.current, int64(binary.BigEndian.Uint64(rest)))
+		rev, start := int64(binary.BigEndian.Uint64(rest)), rest[8:]
+		x.notes.current = append(x.notes.current, lateKey(rev, start))
+		// The run of the note may be a part of the stored one.
+		p := x.mu.pages[x.findPageLocked(start)]
+		r := p.runs[p.find(start)]
+		if r.lateFrom == 0 || rev < r.lateFrom {
+			r.lateFrom, r.lateSeq = rev, x.checkpoint.seq
+		}
+		replayFrom = min(replayFrom, rev)
 		return nil
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return visit(engine, keys.MVCCMeta(invalidPrefix), func(rest, row []byte) error {
+	err = visit(engine, keys.MVCCMeta(boundaryPrefix), func(key, row []byte) error {
+		if !bytes.Equal(row, noteRow) {
+			return fmt.Errorf("%w: boundary %q", ErrCorrupt, key)
+		}
+		x.mu.unmade = append(x.mu.unmade, slices.Clone(key))
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = visit(engine, keys.MVCCMeta(invalidPrefix), func(rest, row []byte) error {
 		s, ok := decodeInvalid(rest)
-		if !ok || !bytes.Equal(row, invalidRow) {
+		if !ok || !bytes.Equal(row, noteRow) {
 			return fmt.Errorf("%w: invalid span %x", ErrCorrupt, rest)
 		}
 		x.mu.invalid = append(x.mu.invalid, s)
 		return nil
 	})
+	return replayFrom, err
 }
 
 // visit calls fn for all rows whose key begins with prefix, with the rest of the

@@ -8,7 +8,7 @@ import (
 
 // blockEntries is the number of entries after which a history notes where it
 // is: a count decodes at most this many entries.
-const blockEntries = 64
+const blockEntries = 32
 
 // history is what happened to the live-key count of one run: a list of
 // (revision, change of the count), in growing revisions, one entry per

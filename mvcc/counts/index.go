@@ -17,6 +17,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"sort"
 	"sync"
@@ -89,15 +90,17 @@ type Index struct {
 		forgotten int64
 		// invalid spans, and those whose marks the next checkpoint removes
 		invalid, wasInvalid []span
+		// unmade are the boundaries that were noted when the index was loaded.
+		unmade [][]byte
 		// dead are the stored rows of runs that are no more.
 		dead map[string]struct{}
 	}
 
-	late struct {
+	notes struct {
 		sync.Mutex
-		// Rows that say that changes below the floor came: written in this
-		// interval, and in the ones before it (see Checkpoint).
-		current, previous []int64
+		// Keys of late and boundary rows that were written in this interval,
+		// and in the one before it (see stage).
+		current, previous [][]byte
 	}
 
 	splits struct {
@@ -130,6 +133,12 @@ type run struct {
 	// asOf is the newest revision applied to the run; ignoreUpTo the one that
 	// the run had when it was loaded: changes up to it are told a second time.
 	asOf, ignoreUpTo int64
+	// anchor names a key that changed at asOf (keySum): who sees that change has
+	// all changes of the run, as their batches are committed in order.
+	anchor uint32
+	// below is set while the newest change is at or below the forgotten
+	// revision, where a Scanner does not show single changes.
+	below bool
 	// minKey and maxKey bound the keys that the count or the history knows of;
 	// nil if there are none.
 	minKey, maxKey []byte
@@ -143,7 +152,10 @@ type run struct {
 	dirty    bool // differs from the stored row, or has none
 	stored   bool // has a row
 	gone     bool // no longer part of the index
+	// lateSeq is the last interval in which a change of the run came late and
+	// was noted; lateFrom, in a replay, the first revision of such changes.
 	lateSeq  uint64
+	lateFrom int64
 
 	splitAt int64 // weight from which a split is wanted
 	split   *pendingSplit
@@ -152,9 +164,11 @@ type run struct {
 // pendingSplit is what happened to a run since a split of it is wanted: a
 // Scanner may lack it as long as the batch that holds it is not committed.
 type pendingSplit struct {
-	after   int64 // the changes after this revision are all in recent
-	recent  []keyChange
-	offered int // number of attempts that failed
+	// The changes after this revision are all in recent; anchor names a key that
+	// changed at it.
+	after  int64
+	anchor uint32
+	recent []keyChange
 }
 
 type keyChange struct {
@@ -162,6 +176,10 @@ type keyChange struct {
 	rev   int64
 	delta int64
 }
+
+func keySum(key []byte) uint32 { return crc32.Checksum(key, castagnoli) }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // maxPendingChanges bounds pendingSplit.recent. When it is full, it starts
 // again: by then the older changes are committed.
@@ -175,7 +193,7 @@ func New(opts Options) *Index {
 	}
 	x.checkpoint.seq = 1
 	x.mu.dead = make(map[string]struct{})
-	x.mu.pages = []*page{{runs: []*run{x.newRun(nil)}}}
+	x.mu.pages = paged([]*run{x.newRun(nil)})
 	return x
 }
 
@@ -219,54 +237,64 @@ func (x *Index) Apply(b *pebble.Batch, rev int64, changes []Change) error {
 			break
 		}
 	}
-	late := false
 	for _, c := range changes {
 		if c.Delta != 1 && c.Delta != -1 {
 			panic(fmt.Sprintf("counts: change of %d at revision %d", c.Delta, rev))
 		}
-		for !x.applyOne(c, rev, &late) {
-			x.startRun(c.Key, rev)
+		for {
+			done, lateRun := x.applyOne(c, rev, b == nil)
+			if !done {
+				x.startRun(c.Key)
+				continue
+			}
+			if lateRun == nil {
+				break
+			}
+			if err := x.note(b, lateKey(rev, lateRun), noteRow); err != nil {
+				return err
+			}
+			break
 		}
-	}
-	if late && b != nil {
-		return x.noteLate(b, rev)
 	}
 	return nil
 }
 
-// applyOne applies a change unless a new run should begin with its key first.
-func (x *Index) applyOne(c Change, rev int64, late *bool) (done bool) {
+// applyOne applies a change unless a new run should begin with its key first. It
+// returns the start of the run if the change is its first late one.
+func (x *Index) applyOne(c Change, rev int64, replay bool) (done bool, lateRun []byte) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if len(x.mu.invalid) > 0 && x.invalidLocked(c.Key) {
-		return true
+		return true, nil
 	}
 	p := x.mu.pages[x.findPageLocked(c.Key)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.runs[p.find(c.Key)]
-	if rev <= r.ignoreUpTo {
-		return true
+	late := rev < x.checkpoint.floor
+	if rev <= r.ignoreUpTo || replay && late && (r.lateFrom == 0 || rev < r.lateFrom) {
+		return true, nil
 	}
 	if c.Delta > 0 && r.weight >= int64(x.runKeys) && bytes.Compare(c.Key, r.maxKey) > 0 {
-		return false
+		return false, nil
 	}
 	if rev < r.asOf {
 		panic(fmt.Sprintf("counts: revision %d of %q after %d in run %q", rev, c.Key, r.asOf, r.start))
 	}
-	if rev < x.checkpoint.floor && r.lateSeq != x.checkpoint.seq {
+	if late && !replay && r.lateSeq != x.checkpoint.seq {
 		r.lateSeq = x.checkpoint.seq
-		*late = true
+		lateRun = append([]byte{}, r.start...)
 	}
 	r.apply(c.Key, rev, int64(c.Delta))
+	r.below = !replay && rev <= x.mu.forgotten
 	p.count += int64(c.Delta)
 	p.asOf = max(p.asOf, rev)
 	p.dirty = true
 	if r.weight >= r.splitAt && r.split == nil {
-		r.split = &pendingSplit{after: rev}
+		r.split = &pendingSplit{after: rev, anchor: keySum(c.Key)}
 		x.enqueue(r)
 	}
-	return true
+	return true, lateRun
 }
 
 func (r *run) apply(key []byte, rev, delta int64) {
@@ -275,7 +303,9 @@ func (r *run) apply(key []byte, rev, delta int64) {
 		panic(fmt.Sprintf("counts: run %q has %d live keys after the deletion of %q at revision %d", r.start, r.count, key, rev))
 	}
 	r.hist.add(rev, delta)
-	r.asOf = rev
+	if rev != r.asOf {
+		r.asOf, r.anchor = rev, keySum(key)
+	}
 	r.dirty = true
 	if delta > 0 {
 		r.weight++
@@ -288,7 +318,7 @@ func (r *run) apply(key []byte, rev, delta int64) {
 	}
 	if s := r.split; s != nil && rev > s.after {
 		if len(s.recent) == maxPendingChanges {
-			s.after, s.recent = rev, nil
+			s.after, s.anchor, s.recent = rev, keySum(key), nil
 			return
 		}
 		s.recent = append(s.recent, keyChange{slices.Clone(key), rev, delta})
@@ -298,7 +328,7 @@ func (r *run) apply(key []byte, rev, delta int64) {
 // startRun lets a run begin at key, if the run that holds it is full and has no
 // key at or above it: so keys that come in ascending order fill runs and need no
 // look at the keys to cut them.
-func (x *Index) startRun(key []byte, rev int64) {
+func (x *Index) startRun(key []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	pi := x.findPageLocked(key)
@@ -327,9 +357,11 @@ func (x *Index) startRun(key []byte, rev int64) {
 	x.replaceLocked(pi, i, i, n)
 }
 
-// inherit makes the empty run r one that is cut off o.
+// inherit completes the run r, made of a part of what o knows. A part has seen
+// only its own changes, so asOf is not passed on: if a range boundary lies between
+// two parts of o, the revisions of one say nothing of the other.
 func (r *run) inherit(o *run) {
-	r.asOf, r.ignoreUpTo, r.lateSeq = o.asOf, o.ignoreUpTo, o.lateSeq
+	r.ignoreUpTo, r.lateSeq, r.lateFrom, r.below = o.ignoreUpTo, o.lateSeq, o.lateFrom, o.below
 }
 
 // takeOver adds to r all that o has: a neighbour in the same range, so what one
@@ -342,10 +374,15 @@ func (r *run) takeOver(o *run) {
 	}
 	r.count += o.count
 	r.weight += o.weight
-	r.asOf = max(r.asOf, o.asOf)
+	if o.asOf > r.asOf {
+		r.asOf, r.anchor, r.below = o.asOf, o.anchor, o.below
+	}
 	r.ignoreUpTo = max(r.ignoreUpTo, o.ignoreUpTo)
 	if r.lateSeq != o.lateSeq {
 		r.lateSeq = 0
+	}
+	if r.lateFrom == 0 || o.lateFrom != 0 && o.lateFrom < r.lateFrom {
+		r.lateFrom = o.lateFrom
 	}
 	if r.minKey == nil || o.minKey != nil && bytes.Compare(o.minKey, r.minKey) < 0 {
 		r.minKey = o.minKey
@@ -569,27 +606,29 @@ func (x *Index) foldPage(key []byte) (next []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.runs {
-		x.foldRunLocked(r)
+		x.foldRunLocked(p, r)
 	}
 	return x.pageEndLocked(pi)
 }
 
-func (x *Index) foldRunLocked(r *run) {
+func (x *Index) foldRunLocked(p *page, r *run) {
 	if old := r.hist.oldest(); old == 0 || old > x.mu.forgotten {
 		return
 	}
-	// What is stored may stay as it is: Load folds too.
 	x.weigh(r)
+	p.dirty = p.dirty || r.dirty
 }
 
-// weigh folds the history of r and computes what depends on it.
+// weigh folds the history of r and computes what depends on it. The stored row
+// may keep the history, as Load folds too.
 func (x *Index) weigh(r *run) {
 	var created int64
 	r.hist, created = r.hist.folded(x.mu.forgotten)
 	r.weight = r.count - r.hist.sum + created
 	r.splitAt = int64(x.runKeys) + 1
-	if r.count == 0 && r.hist.oldest() == 0 {
+	if r.maxKey != nil && r.count == 0 && r.hist.oldest() == 0 {
 		r.minKey, r.maxKey = nil, nil
+		r.dirty = true // a boundary may be made where the row still knows of keys
 	}
 }
 

@@ -33,7 +33,7 @@ func (x *Index) Invalidate(b *pebble.Batch, start, end []byte) error {
 	if !slices.ContainsFunc(x.mu.invalid, same) {
 		x.mu.invalid = append(x.mu.invalid, s)
 	}
-	return b.Set(invalidKey(s), invalidRow, nil)
+	return b.Set(invalidKey(s), noteRow, nil)
 }
 
 func (x *Index) invalidLocked(key []byte) bool {
@@ -123,14 +123,25 @@ func (x *Index) Reset(start, end []byte, scan Scanner) error {
 	return nil
 }
 
-// Recover resets what was invalid when the index was loaded. It is called after
-// the replay.
-func (x *Index) Recover(scan Scanner) error {
-	x.mu.RLock()
-	list := slices.Clone(x.mu.invalid)
-	x.mu.RUnlock()
-	for _, s := range list {
+// Recover ends a load, after the replay: it resets what was invalid and makes
+// the boundaries that were noted. No checkpoint is taken before. b, which the
+// caller commits, gets what the index must remember.
+func (x *Index) Recover(b *pebble.Batch, scan Scanner) error {
+	x.mu.Lock()
+	invalid, boundaries := slices.Clone(x.mu.invalid), x.mu.unmade
+	x.mu.unmade = nil
+	x.mu.Unlock()
+	for _, s := range invalid {
 		if err := x.Reset(s.start, s.end, scan); err != nil {
+			return err
+		}
+	}
+	for _, key := range boundaries {
+		// Noted anew, even if it is there: the next checkpoint removes the note.
+		if err := x.note(b, boundaryKey(key), noteRow); err != nil {
+			return err
+		}
+		if err := x.EnsureBoundary(b, key, scan); err != nil {
 			return err
 		}
 	}

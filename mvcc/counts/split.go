@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 // ErrUnsettled is returned by EnsureBoundary when changes were applied whose
@@ -87,10 +89,10 @@ func (x *Index) locateLocked(r *run) (at location, end []byte, ok bool) {
 // splitRun cuts a run: at the key, or, if it is nil, into pieces of half of the
 // wanted size. It reports false if the keys do not show yet what was applied.
 //
-// The keys are read without any lock. What they say is put together with the
-// changes recorded since the split was wanted, and must give exactly the history
-// that the run has: if something is missing, because its batch is not yet
-// committed, it does not.
+// The keys are read without any lock. They lack changes whose batch is not
+// committed, so what they say is put together with the changes recorded since the
+// split was wanted, if it shows all the others (shownBy). The result must be the
+// history that the run has.
 func (x *Index) splitRun(r *run, at []byte, scan Scanner) (done bool, err error) {
 	x.mu.RLock()
 	_, end, ok := x.locateLocked(r)
@@ -115,10 +117,19 @@ func (x *Index) splitRun(r *run, at []byte, scan Scanner) (done bool, err error)
 	if !sameEnd(end, nowEnd) {
 		return false, nil
 	}
+	if !r.shownBy(scanned, forgotten) {
+		return false, nil
+	}
 	changes := scanned
 	if s := r.split; s != nil {
-		changes = slices.DeleteFunc(changes, func(c keyChange) bool { return c.rev > s.after })
-		changes = append(changes, s.recent...)
+		// What the keys say as of the forgotten revision is not taken apart.
+		cut := max(s.after, forgotten)
+		changes = slices.DeleteFunc(changes, func(c keyChange) bool { return c.rev > cut })
+		for _, c := range s.recent {
+			if c.rev > cut {
+				changes = append(changes, c)
+			}
+		}
 	}
 	slices.SortStableFunc(changes, func(a, b keyChange) int { return bytes.Compare(a.key, b.key) })
 	var parts []part
@@ -128,7 +139,7 @@ func (x *Index) splitRun(r *run, at []byte, scan Scanner) (done bool, err error)
 	} else {
 		parts = x.partition(changes, 2)
 	}
-	x.foldRunLocked(r)
+	x.foldRunLocked(x.mu.pages[loc.page], r)
 	if !x.agrees(r, parts) {
 		return false, nil
 	}
@@ -228,6 +239,11 @@ func (x *Index) runOf(p part) *run {
 		}
 	}
 	r.weight += r.count - r.hist.sum
+	for _, c := range p.changes {
+		if c.rev > x.mu.forgotten && c.rev > r.asOf {
+			r.asOf, r.anchor = c.rev, keySum(c.key)
+		}
+	}
 	if n := len(p.changes); n > 0 {
 		r.minKey = slices.Clone(p.changes[0].key)
 		r.maxKey = slices.Clone(p.changes[n-1].key)
@@ -259,6 +275,19 @@ func (x *Index) fold(changes []keyChange) (count int64, h history) {
 	return count, h
 }
 
+// shownBy says whether a look at the keys, with the changes after forgotten,
+// shows all changes of the run that are not recorded for its split.
+func (r *run) shownBy(scanned []keyChange, forgotten int64) bool {
+	rev, anchor := r.asOf, r.anchor
+	if s := r.split; s != nil {
+		rev, anchor = s.after, s.anchor
+	}
+	if rev <= forgotten {
+		return !r.below
+	}
+	return slices.ContainsFunc(scanned, func(c keyChange) bool { return c.rev == rev && keySum(c.key) == anchor })
+}
+
 // agrees says whether parts, taken together, are what r says.
 func (x *Index) agrees(r *run, parts []part) bool {
 	var all []keyChange
@@ -269,26 +298,44 @@ func (x *Index) agrees(r *run, parts []part) bool {
 	return count == r.count && h.equal(&r.hist)
 }
 
-// EnsureBoundary makes a run begin at key: a range begins there, so that the
-// revisions of each run keep growing. It is called after the batch that applied
-// the split is committed and before anything is applied to the new range;
-// before that, it may fail with ErrUnsettled and change nothing.
-func (x *Index) EnsureBoundary(key []byte, scan Scanner) error {
+// EnsureBoundary makes a run begin at key, because a range does: revisions grow
+// within a range, not over several. It is called after the batch that applied
+// the split is committed, and before anything is applied to the new range; and
+// after a start for all ranges, before anything is applied. The boundary is noted
+// in b, which the caller commits before it applies anything to the new range.
+//
+// ErrUnsettled if changes of the run were applied whose batch is not committed;
+// then nothing has changed.
+func (x *Index) EnsureBoundary(b *pebble.Batch, key []byte, scan Scanner) error {
 	for range 1 + maxSplitAttempts {
-		r, done := x.tryBoundary(key)
-		if done {
+		made, r := x.tryBoundary(key)
+		if r == nil && !made {
 			return nil
 		}
-		if _, err := x.splitRun(r, slices.Clone(key), scan); err != nil {
-			return err
+		if r != nil {
+			if _, err := x.splitRun(r, slices.Clone(key), scan); err != nil {
+				return err
+			}
+			made = x.isBoundary(key)
+		}
+		if made {
+			return x.note(b, boundaryKey(key), noteRow)
 		}
 	}
 	return fmt.Errorf("%w: boundary %q", ErrUnsettled, key)
 }
 
-// tryBoundary makes the boundary if that takes no look at the keys. Else it
-// returns the run to be split.
-func (x *Index) tryBoundary(key []byte) (r *run, done bool) {
+func (x *Index) isBoundary(key []byte) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	p := x.mu.pages[x.findPageLocked(key)]
+	r := p.runs[p.find(key)]
+	return bytes.Equal(r.start, key) && r.boundary
+}
+
+// tryBoundary makes the boundary if it is missing and that takes no look at the
+// keys; if it does, it returns the run to be split.
+func (x *Index) tryBoundary(key []byte) (made bool, toSplit *run) {
 	x.checkpointMu.RLock()
 	defer x.checkpointMu.RUnlock()
 	x.mu.Lock()
@@ -296,12 +343,13 @@ func (x *Index) tryBoundary(key []byte) (r *run, done bool) {
 	pi := x.findPageLocked(key)
 	p := x.mu.pages[pi]
 	i := p.find(key)
-	r = p.runs[i]
-	if len(key) == 0 || bytes.Equal(r.start, key) {
-		if !r.boundary {
-			r.boundary, r.dirty, p.dirty = true, true, true
+	r := p.runs[i]
+	if bytes.Equal(r.start, key) {
+		if r.boundary {
+			return false, nil
 		}
-		return nil, true
+		r.boundary, r.dirty, p.dirty = true, true, true
+		return true, nil
 	}
 	left, right := r, x.newRun(slices.Clone(key))
 	right.boundary = true
@@ -313,17 +361,18 @@ func (x *Index) tryBoundary(key []byte) (r *run, done bool) {
 		left.boundary = r.boundary
 		left.inherit(r)
 		right.takeOver(r)
-		right.lateSeq = r.lateSeq
+		right.lateSeq, right.lateFrom = r.lateSeq, r.lateFrom
 	default:
-		return r, false
+		return false, r
 	}
 	x.replaceLocked(pi, i, i+1, left, right)
-	return nil, true
+	return true, nil
 }
 
-// ReleaseBoundary takes back EnsureBoundary after two ranges became one: the
-// runs beside key may be merged, and revisions grow over both.
-func (x *Index) ReleaseBoundary(key []byte) {
+// ReleaseBoundary takes back EnsureBoundary: two ranges became one, both had
+// applied all they ever will, and revisions grow over both from now on. b is the
+// batch that applies the merge.
+func (x *Index) ReleaseBoundary(b *pebble.Batch, key []byte) error {
 	x.checkpointMu.RLock()
 	defer x.checkpointMu.RUnlock()
 	x.mu.Lock()
@@ -332,6 +381,7 @@ func (x *Index) ReleaseBoundary(key []byte) {
 	if r := p.runs[p.find(key)]; bytes.Equal(r.start, key) && r.boundary {
 		r.boundary, r.dirty, p.dirty = false, true, true
 	}
+	return b.Delete(boundaryKey(key), nil)
 }
 
 // merge puts small neighbours together, and small pages.
