@@ -269,8 +269,11 @@ func (c *Coordinator) partOf(key []byte) int {
 // with S is over), so the fate is not known.
 func (c *Coordinator) Decided(res *placementpb.TxnResult, err error) []Action {
 	if c.state == stateEnded {
-		// The caller left while S was silent. S's word, and the leaders'
-		// requests to abort, release the latches.
+		// The caller left while S was silent. If it is decided the latches go
+		// with the entries; without an answer the leaders ask S themselves.
+		if err == nil && res.GetRefused() {
+			return c.unlatch(len(c.parts))
+		}
 		return nil
 	}
 	c.expect(stateCommitting, "Decided")
@@ -286,12 +289,17 @@ func (c *Coordinator) Decided(res *placementpb.TxnResult, err error) []Action {
 		return c.end(nil, Outcome{Verdict: Committed, Revision: res.GetRevision()})
 	}
 	refusal := &RefusedError{Reason: res.GetReason()}
-	out := Outcome{Verdict: Again, Err: refusal}
+	out := Outcome{Verdict: Refused, Err: refusal}
 	switch res.GetReason() {
 	case placementpb.RefusalReason_REFUSAL_REASON_LEASE_NOT_FOUND:
-		out = Outcome{Verdict: Refused, Err: fmt.Errorf("%w (%w)", mvcc.ErrLeaseNotFound, refusal)}
-	case placementpb.RefusalReason_REFUSAL_REASON_NO_SPACE:
-		out.Verdict = Refused
+		out.Err = fmt.Errorf("%w (%w)", mvcc.ErrLeaseNotFound, refusal)
+	case placementpb.RefusalReason_REFUSAL_REASON_NOT_REGISTERED,
+		placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH,
+		placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE,
+		placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING,
+		placementpb.RefusalReason_REFUSAL_REASON_ABORTED,
+		placementpb.RefusalReason_REFUSAL_REASON_BUSY:
+		out.Verdict = Again
 	}
 	return c.end(c.unlatch(len(c.parts)), out)
 }
