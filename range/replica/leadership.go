@@ -59,7 +59,7 @@ type leadership struct {
 	visibleProposal uint64
 
 	idleTicks    int
-	nudgedAt     uint64 // tick of the last registration for a nudge
+	nextNudge    uint64 // tick before which no nudge makes it register
 	deactivating bool
 	// durableAt is the applied index that is known to be on disk because a sync
 	// was asked for it before going to sleep.
@@ -365,9 +365,9 @@ func (r *Replica) handleNudge() {
 	r.wake()
 	l := &r.lead
 	if l.reg.phase == regOpen && l.queue.len() == 0 && l.building == nil && len(l.full) == 0 &&
-		l.inflight.len() == 0 && !l.deactivating && r.tick >= l.nudgedAt+uint64(r.limits.RetryTicks) {
+		l.inflight.len() == 0 && !l.deactivating && r.tick >= l.nextNudge {
 		l.reg.phase = regNone
-		l.nudgedAt = r.tick
+		l.nextNudge = r.tick + uint64(r.limits.RetryTicks)
 		l.idleTicks = 0
 	}
 }

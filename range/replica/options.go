@@ -22,7 +22,7 @@ type Limits struct {
 	// abort its owner, and again after each such time (R7). Default 50.
 	SilentTicks int
 	// RetryTicks is the pause before a refused or unanswered request to the
-	// sequencer is repeated. Default 20.
+	// sequencer is repeated. Default 5.
 	RetryTicks int
 	// WaitTicks is how long a request waits for evaluation before it is given up
 	// with ErrDropped. Default 100.
@@ -41,7 +41,7 @@ func (l *Limits) EnsureDefaults() {
 		{&l.TargetEntryBytes, 256 << 10},
 		{&l.IdleTicks, 300},
 		{&l.SilentTicks, 50},
-		{&l.RetryTicks, 20},
+		{&l.RetryTicks, 5},
 		{&l.WaitTicks, 100},
 	} {
 		if *f.field <= 0 {

@@ -161,7 +161,6 @@ func New(cfg Config) (*Replica, error) {
 		latest:  cfg.MVCC.Latest(),
 		latches: make(map[ownerID]*request),
 		overlay: mvcc.NewOverlay(),
-		needed:  true,
 	}
 	r.conflicts = newConflicts(func(t *ticket) { r.free.push(t.owner) })
 	r.staged = appliedState{desc: saved.Descriptor, resolved: saved.Resolved}
@@ -249,7 +248,7 @@ func (r *Replica) Flush(b *pebble.Batch, round Round) {
 	}
 	r.lookAtLeadership()
 	r.giveLatches()
-	r.maybeDeactivate(round)
+	r.maybeDeactivate(b, round)
 	if r.asleep {
 		round.Unload()
 	}

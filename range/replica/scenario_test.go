@@ -10,7 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
@@ -39,7 +39,7 @@ type scenario struct {
 	trace bytes.Buffer
 	links map[uint64]*scriptedLink
 	cut   map[uint64]bool // nodes that no message reaches
-	quiet bool            // events are not shown
+	muted bool
 }
 
 // run executes one command. Every command lets the stores work until they wait for a
@@ -56,7 +56,7 @@ type scenario struct {
 //	                                           split key= rev= meta= right= epoch=
 //	unlatched owner=   deactivated [refused]   wake   nudge
 //	          all of S: [range=] [term=] [e=] [session=] [node=]
-//	sync [node=]   settle   tick [n=]   deliver   drop   isolate node=   connect node=
+//	sync [node=]   settle   tick [n=] [node=]   deliver   isolate node=   connect node=   elect node=
 //	crash [node=]  read key= [rev=]   dump [rev=]   state   await name= rev= [epoch=] [range=]
 func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 	s.trace.Reset()
@@ -179,13 +179,22 @@ func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 	case "deliver":
 		s.runAll()
 		s.net.deliver(s.connected)
+	case "elect":
+		// As if the leader had handed over: no clock takes part.
+		term := n.loaded[rng].Status().Raft.Term
+		from := id%3 + 1
+		n.store.Post(rng, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &from, To: &id, Term: &term})
+		s.settle()
 	case "isolate":
 		s.cut[id] = true
 	case "connect":
 		delete(s.cut, id)
 	case "crash":
 		s.runAll()
+		s.muted = true // what the dying process still does is not seen
 		n.crash(vfs.CrashCloneCfg{})
+		s.muted = false
+		s.links[id].ok = false
 		s.say("n%d has %v", id, s.listed(n))
 	case "load":
 		n.store.Load(rng)
@@ -205,7 +214,7 @@ func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 		s.runAll()
 		for _, id := range loadedIDs(n) {
 			st := n.loaded[id].Status()
-			s.say("%s queued=%d latches=%d", n.loaded[id], st.Queued, st.Latches)
+			s.say("%s queued=%d latches=%d last-index=%d", n.loaded[id], st.Queued, st.Latches, st.Raft.LastIndex)
 		}
 		if len(n.loaded) == 0 {
 			s.say("nothing is loaded")
@@ -218,7 +227,9 @@ func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 }
 
 func (s *scenario) say(format string, args ...any) {
-	fmt.Fprintf(&s.trace, format+"\n", args...)
+	if !s.muted {
+		fmt.Fprintf(&s.trace, format+"\n", args...)
+	}
 }
 
 func errText(err error) string {
@@ -434,5 +445,3 @@ func toText(m *placementpb.ToSequencer) string {
 	}
 	return fmt.Sprintf("%s (session %d)", text, m.Session)
 }
-
-var _ = mvccpb.PUT

@@ -1,6 +1,10 @@
 package replica
 
 import (
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/hawser-kv/hawser/proto/placementpb"
 )
 
@@ -16,7 +20,7 @@ import (
 // and registers again.
 
 // maybeDeactivate asks S to put an idle range to sleep.
-func (r *Replica) maybeDeactivate(round Round) {
+func (r *Replica) maybeDeactivate(b *pebble.Batch, round Round) {
 	l := &r.lead
 	if l.reg.phase != regOpen || l.deactivating || l.idleTicks < r.limits.IdleTicks ||
 		r.live.count != 0 || l.queue.len() != 0 || l.inflight.len() != 0 || l.building != nil || len(l.full) != 0 ||
@@ -28,6 +32,11 @@ func (r *Replica) maybeDeactivate(round Round) {
 	// A replica that restarts asleep serves reads from what is on disk.
 	applied, _ := r.group.Applied()
 	if r.group.DurableApplied() < applied && l.durableAt < applied {
+		// An empty record: the sync covers every batch before it.
+		if err := b.LogData(nil, nil); err != nil {
+			round.FailStore(fmt.Errorf("replica of range %d: %w", r.cfg.RangeID, err))
+			return
+		}
 		round.NeedSync()
 		term := l.term
 		round.OnDurable(func() {

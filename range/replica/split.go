@@ -67,7 +67,10 @@ func (r *Replica) ensureBoundaries(desc *rangepb.RangeDescriptor) (err error) {
 }
 
 func ensureBoundary(store any, b *pebble.Batch, key []byte) error {
-	return store.(interface {
+	if eb, ok := store.(interface {
 		EnsureBoundary(b *pebble.Batch, key []byte) error
-	}).EnsureBoundary(b, key)
+	}); ok {
+		return eb.EnsureBoundary(b, key)
+	}
+	return nil
 }
