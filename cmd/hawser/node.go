@@ -2,14 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/cmd/config"
+	"github.com/hawser-kv/hawser/cmd/node"
 )
 
 // startNode starts the node of this process.
-func startNode(context.Context, config.Config, *zap.Logger) (server, error) {
-	return nil, errors.New("this build has no node")
+func startNode(ctx context.Context, c config.Config, lg *zap.Logger) (server, error) {
+	n, err := node.Start(ctx, node.Config{Config: c, Logger: lg})
+	if err != nil {
+		return nil, err // not a nil *node.Node in an interface
+	}
+	return n, nil
 }
