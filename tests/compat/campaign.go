@@ -26,6 +26,7 @@ type Campaign struct {
 
 // Settings are what the environment says of campaigns; see the package comment.
 type Settings struct {
+	Target  Target
 	Steps   int
 	Layouts []int
 	Seed    uint64
@@ -38,7 +39,7 @@ type Settings struct {
 // tests the same every time.
 func ReadSettings(t testing.TB) Settings {
 	t.Helper()
-	s := Settings{Steps: 3000, Layouts: []int{1, 7, 100}, Seed: 1, Replay: os.Getenv("HAWSER_COMPAT_REPLAY"), Out: os.Getenv("HAWSER_COMPAT_OUT")}
+	s := Settings{Target: Hawser{}, Steps: 3000, Layouts: []int{1, 7, 100}, Seed: 1, Replay: os.Getenv("HAWSER_COMPAT_REPLAY"), Out: os.Getenv("HAWSER_COMPAT_OUT")}
 	var err error
 	read := func(name string, parse func(text string) error) {
 		if text := os.Getenv(name); text != "" {
@@ -51,6 +52,16 @@ func ReadSettings(t testing.TB) Settings {
 		s.Steps, err = strconv.Atoi(text)
 		s.Seed = uint64(time.Now().UnixNano())
 		return err
+	})
+	read("HAWSER_COMPAT_TARGET", func(text string) error {
+		switch text {
+		case "etcd":
+			s.Target = Etcd{}
+		case "hawser":
+		default:
+			return fmt.Errorf("hawser or etcd")
+		}
+		return nil
 	})
 	read("HAWSER_COMPAT_SEED", func(text string) error { s.Seed, err = strconv.ParseUint(text, 10, 64); return err })
 	read("HAWSER_COMPAT_SHRINK", func(text string) error { s.Shrink, err = time.ParseDuration(text); return err })

@@ -23,7 +23,7 @@ func TestHawserEqualsEtcd(t *testing.T) {
 	settings := ReadSettings(t)
 	for _, ranges := range settings.Layouts {
 		t.Run(fmt.Sprintf("ranges=%d", ranges), func(t *testing.T) {
-			Campaign{Target: Hawser{}, Seed: settings.Seed + uint64(ranges), Steps: settings.Steps, Ranges: ranges}.Run(t, settings)
+			Campaign{Target: settings.Target, Seed: settings.Seed + uint64(ranges), Steps: settings.Steps, Ranges: ranges}.Run(t, settings)
 		})
 	}
 }
@@ -38,5 +38,5 @@ func TestReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Campaign{Target: Hawser{}}.Replay(t, settings, ops)
+	Campaign{Target: settings.Target}.Replay(t, settings, ops)
 }
