@@ -21,6 +21,9 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 	if rev <= 0 {
 		panic(fmt.Sprintf("mvcc: apply at revision %d", rev))
 	}
+	if err := s.tendCounts(); err != nil {
+		return err
+	}
 	var few [4]counts.Change
 	changes := few[:0]
 	for i := range effs {
@@ -50,6 +53,7 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 			}
 		}
 	}
+	s.countEvents(rev, len(effs))
 	return s.counts.Apply(b, rev, changes)
 }
 

@@ -4,11 +4,41 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
 )
+
+const (
+	// minCheckpointEvents is the number of events between two checkpoints of
+	// the counts, while the runs are few: so many are replayed at a start.
+	minCheckpointEvents = 64 << 10
+	// checkpointEventsPerRun lets checkpoints come at longer intervals in a
+	// large store, as each may write every run.
+	checkpointEventsPerRun = 16
+	// checkEvery is the number of events after which the interval is looked at.
+	checkEvery = 4 << 10
+
+	// maintainEvery is the number of Apply calls from one look for runs to be
+	// split to the next, and maintainRuns the number of runs that one looks at:
+	// about a millisecond each.
+	maintainEvery = 32
+	maintainRuns  = 4
+)
+
+// counting is what a store does for its counts beside counting.
+type counting struct {
+	sync.Mutex // held by who writes a checkpoint or maintains
+
+	applied atomic.Int64 // newest revision applied
+	events  atomic.Int64 // since the last checkpoint
+	due     atomic.Int64 // number of events at which the next one is thought of
+	calls   atomic.Int64 // of Apply
+}
 
 // loadCounts reads the count index and tells it again what came after its last
 // checkpoint.
@@ -18,17 +48,130 @@ func (s *Store) loadCounts(opts counts.Options) error {
 		return err
 	}
 	s.counts = x
+	s.counting.due.Store(checkEvery)
 	if err := s.replayCounts(from); err != nil {
 		return err
 	}
+	return s.commitNotes(func(b *pebble.Batch) error { return x.Recover(b, keyScanner{s}) })
+}
+
+// commitNotes commits what f has to note of the counts.
+func (s *Store) commitNotes(f func(b *pebble.Batch) error) (err error) {
 	b := s.db.NewBatch()
-	if err := x.Recover(b, keyScanner{s}); err != nil {
-		return errors.Join(err, b.Close())
-	}
-	if b.Empty() {
-		return b.Close()
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if err := f(b); err != nil || b.Empty() {
+		return err
 	}
 	return b.Commit(pebble.NoSync)
+}
+
+// countEvents is told of what Apply staged, before it stages the next.
+func (s *Store) countEvents(rev int64, events int) {
+	c := &s.counting
+	for {
+		old := c.applied.Load()
+		if rev <= old || c.applied.CompareAndSwap(old, rev) {
+			break
+		}
+	}
+	c.events.Add(int64(events))
+}
+
+// tendCounts writes a checkpoint when one is due and splits runs that grew too
+// large. It is called before Apply stages anything: so mostly the batches before
+// are committed.
+func (s *Store) tendCounts() error {
+	c := &s.counting
+	calls := c.calls.Add(1)
+	if c.events.Load() >= c.due.Load() && c.TryLock() {
+		err := s.maybeCheckpointLocked()
+		c.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	if s.counts.NeedsMaintenance() && calls%maintainEvery == 0 && c.TryLock() {
+		defer c.Unlock()
+		return s.counts.Maintain(keyScanner{s}, maintainRuns)
+	}
+	return nil
+}
+
+func (s *Store) maybeCheckpointLocked() error {
+	c := &s.counting
+	events := c.events.Load()
+	if events < c.due.Load() {
+		return nil // somebody was faster
+	}
+	if events < max(minCheckpointEvents, checkpointEventsPerRun*int64(s.counts.Runs())) {
+		c.due.Store(events + checkEvery)
+		return nil
+	}
+	return s.checkpointLocked(pebble.NoSync, nil)
+}
+
+// checkpointLocked writes what a start would otherwise have to replay. What stage
+// puts into the batch is committed with it.
+func (s *Store) checkpointLocked(sync *pebble.WriteOptions, stage func(b *pebble.Batch) error) (err error) {
+	c := &s.counting
+	b := s.db.NewBatch()
+	defer func() { err = errors.Join(err, b.Close()) }()
+	events := c.events.Load()
+	err = s.counts.Checkpoint(b, c.applied.Load(), func() error {
+		if stage != nil {
+			if err := stage(b); err != nil {
+				return err
+			}
+		}
+		return b.Commit(sync)
+	})
+	if err != nil {
+		return fmt.Errorf("mvcc: checkpoint of the counts: %w", err)
+	}
+	c.due.Store(c.events.Add(-events) + checkEvery)
+	return nil
+}
+
+// Close makes everything that was committed durable, with a checkpoint of the
+// counts, so that the next Open has nothing to replay. Nothing is applied
+// meanwhile or afterwards.
+func (s *Store) Close() error {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	return s.checkpointLocked(pebble.Sync, nil)
+}
+
+// EnsureBoundary tells the counts that a range begins, or ends, at key, as
+// revisions grow within a range only. It is called after the batch of the split
+// is committed, and at a start for each replica; both before anything new is
+// applied to the range and while what was applied to it is committed. The caller
+// commits b, without sync, before anything is applied.
+func (s *Store) EnsureBoundary(b *pebble.Batch, key []byte) error {
+	if err := s.counts.EnsureBoundary(b, key, keyScanner{s}); err != nil {
+		return fmt.Errorf("mvcc: %w", err)
+	}
+	return nil
+}
+
+// ReleaseBoundary takes EnsureBoundary back when two ranges become one; b is the
+// batch that applies the merge.
+func (s *Store) ReleaseBoundary(b *pebble.Batch, key []byte) error {
+	return s.counts.ReleaseBoundary(b, key)
+}
+
+// InvalidateCounts announces that the data of [start, end), the span of one
+// replica, is about to be replaced or removed by other means than Apply. The
+// caller commits b with a sync, changes the data, and calls RebuildCounts. In
+// between, counts of the span walk over its keys. If the process dies, the next
+// Open counts anew.
+func (s *Store) InvalidateCounts(b *pebble.Batch, start, end []byte) error {
+	return s.counts.Invalidate(b, start, end)
+}
+
+// RebuildCounts counts the keys of [start, end) anew after InvalidateCounts. What
+// was applied to the span is committed, and nothing is applied meanwhile.
+func (s *Store) RebuildCounts(start, end []byte) error {
+	return s.counts.Reset(start, end, keyScanner{s})
 }
 
 // replayCounts applies the creations and deletions among the event rows from a
@@ -109,21 +252,33 @@ func (k keyScanner) CountAt(start, end []byte, rev int64) (n int64, err error) {
 	return n, err
 }
 
-// History implements counts.Scanner.
+// History implements counts.Scanner. It does not ask whether after is readable:
+// the index folds what was forgotten meanwhile, and of that only sums matter.
 func (k keyScanner) History(start, end []byte, after int64, fn func(key []byte, rev int64, delta int) error) error {
 	if emptyInterval(start, end) {
 		return nil
 	}
-	l := Latest{k.s, after}
 	lower, upper := VersionSpan(start, end)
-	return l.with(lower, upper, false, func(c *cursor) error { return c.history(after, fn) })
+	c, err := k.s.openCursor(lower, upper, false)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.history(after, fn), k.s.release(c))
 }
+
+// maxHistorySteps is the number of versions of a key that a history steps over
+// before it jumps to the revision in which the key was created.
+const maxHistorySteps = 3
 
 // history visits the creations and deletions of every key within the iterator's
 // bounds that came after a revision, the newest first, and then, if the key was
-// live at that revision, a creation at it.
+// live at that revision, a creation at it. Versions that only changed a key are
+// jumped over: what it costs depends on keys, creations and deletions.
 func (c *cursor) history(after int64, fn func(key []byte, rev int64, delta int) error) error {
 	var key []byte
+	started := false
+	created := int64(-1) // create revision of the life of the key that is told already
+	steps := 0
 	for ok := c.it.First(); ok; {
 		prefix, rev, _, isVersion := splitVersionKey(c.it.Key())
 		if !isVersion {
@@ -137,27 +292,36 @@ func (c *cursor) history(after int64, fn func(key []byte, rev int64, delta int) 
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(prefix, c.prefix) || key == nil {
+		if !started || !bytes.Equal(prefix, c.prefix) {
+			started, created = true, -1
 			c.prefix = append(c.prefix[:0], prefix...)
 			if key, err = appendUserKey(key[:0], prefix); err != nil {
 				return err
 			}
 		}
-		delta := 0
 		switch {
-		case v.tombstone && rev > after:
-			delta = -1
-		case !v.tombstone && (v.version == 1 || rev <= after):
-			delta = +1
-		}
-		if delta != 0 {
-			if err := fn(key, max(rev, after), delta); err != nil {
+		case v.tombstone:
+			if rev <= after {
+				break
+			}
+			created = -1
+			if err := fn(key, rev, -1); err != nil {
+				return err
+			}
+		case v.createRevision != created:
+			created, steps = v.createRevision, 0
+			if err := fn(key, max(created, after), +1); err != nil {
 				return err
 			}
 		}
-		if rev <= after {
-			ok = c.it.NextPrefix()
-		} else {
+		switch {
+		case rev <= after || !v.tombstone && created <= after:
+			ok = c.it.NextPrefix() // older ones do not matter
+		case !v.tombstone && rev > created && steps >= maxHistorySteps:
+			c.seek = appendVersionSuffix(append(c.seek[:0], c.prefix...), created, math.MaxUint32)
+			ok = c.it.SeekGE(c.seek)
+		default:
+			steps++
 			ok = c.it.Next()
 		}
 	}

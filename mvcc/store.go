@@ -45,7 +45,10 @@ type Store struct {
 
 	// counts knows the live keys at every readable revision. It is ahead of the
 	// engine by what is staged and not committed.
-	counts *counts.Index
+	counts   *counts.Index
+	counting counting
+
+	compaction compaction
 
 	cursors sync.Pool // of *cursor, without an engine iterator
 }

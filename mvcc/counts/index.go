@@ -131,7 +131,7 @@ type run struct {
 
 	count int64
 	// asOf is the newest revision applied to the run; ignoreUpTo the one that
-	// the run had when it was loaded: changes up to it are told a second time.
+	// the run had when it was loaded: changes up to it may be told again.
 	asOf, ignoreUpTo int64
 	// anchor names a key that changed at asOf (keySum): who sees that change has
 	// all changes of the run, as their batches are committed in order.
@@ -358,10 +358,11 @@ func (x *Index) startRun(key []byte) {
 }
 
 // inherit completes the run r, made of a part of what o knows. A part has seen
-// only its own changes, so asOf is not passed on: if a range boundary lies between
-// two parts of o, the revisions of one say nothing of the other.
+// only its own changes: if a range boundary lies between two parts of o, the
+// revisions of one say nothing of the other.
 func (r *run) inherit(o *run) {
-	r.ignoreUpTo, r.lateSeq, r.lateFrom, r.below = o.ignoreUpTo, o.lateSeq, o.lateFrom, o.below
+	r.ignoreUpTo = min(r.asOf, o.ignoreUpTo)
+	r.lateSeq, r.lateFrom, r.below = o.lateSeq, o.lateFrom, o.below
 }
 
 // takeOver adds to r all that o has: a neighbour in the same range, so what one
@@ -637,6 +638,17 @@ func (x *Index) Forgotten() int64 {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.mu.forgotten
+}
+
+// Runs returns the number of runs.
+func (x *Index) Runs() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := 0
+	for _, p := range x.mu.pages {
+		n += len(p.runs)
+	}
+	return n
 }
 
 // Stats describes the size of an Index.

@@ -145,6 +145,13 @@ func (x *Index) Recover(b *pebble.Batch, scan Scanner) error {
 			return err
 		}
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.mu.pages {
+		for _, r := range p.runs {
+			r.ignoreUpTo = r.asOf // what was replayed may be applied once more
+		}
+	}
 	return nil
 }
 

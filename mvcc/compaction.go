@@ -1,0 +1,178 @@
+package mvcc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Compaction removes what no read at or above the forgotten revision can see. It
+// is driven by the revision index: an event at or below the forgotten revision
+// makes the version before it garbage, and a deletion below it also its own
+// tombstone. So it costs what was written, not what is stored. The index itself
+// goes with one range delete at the end.
+//
+//	SetForgotten(rev)      durable; counts fold their history
+//	CompactStep ...        point deletes of versions, some events a step
+//	last CompactStep       a checkpoint of the counts, and in the same batch
+//	                       the rows of the index below rev go
+//
+// What stays of each key is its newest version at or below rev, if that is no
+// tombstone below rev (etcd-contract.md C3): a tombstone exactly at rev, and the
+// index rows of rev, serve a watch that begins at rev.
+//
+// Nothing but the forgotten revision is remembered: steps may be done again, and
+// after a crash they are, from the first row of the index that is left. Steps
+// need no sync: the log keeps the order, so rows of the index are never gone
+// while the versions they name came back.
+type compaction struct {
+	sync.Mutex
+	target   int64  // the forgotten revision that is worked on
+	next     []byte // event key to go on with, nil at the start
+	first    int64  // revision of the first row of the index when target was begun
+	finished int64  // everything is removed up to this target
+}
+
+// SetForgotten raises the forgotten revision: below it nothing can be read from
+// now on, and versions may go. It is durable when the call returns. Everything at
+// or below rev has been applied to every range of this engine, and is committed.
+// A revision that is not above the forgotten one changes nothing.
+func (s *Store) SetForgotten(rev int64) error {
+	s.compaction.Lock()
+	defer s.compaction.Unlock()
+	if rev <= s.forgotten.Load() {
+		return nil
+	}
+	row := binary.BigEndian.AppendUint64(nil, uint64(rev))
+	if err := s.db.Set(forgottenKey, row, pebble.Sync); err != nil {
+		return fmt.Errorf("mvcc: forget revisions below %d: %w", rev, err)
+	}
+	s.forgotten.Store(rev)
+	s.counts.Forget(rev)
+	return nil
+}
+
+// CompactStep removes what the next maxEvents events made garbage, and says
+// whether all that the forgotten revision allows to remove is gone.
+func (s *Store) CompactStep(maxEvents int) (done bool, err error) {
+	c := &s.compaction
+	c.Lock()
+	defer c.Unlock()
+	if forgotten := s.forgotten.Load(); c.target != forgotten {
+		c.target, c.next = forgotten, nil
+	}
+	if c.finished == c.target {
+		return true, nil
+	}
+	more, err := s.removeVersions(maxEvents)
+	if err != nil {
+		return false, fmt.Errorf("mvcc: compact at %d: %w", c.target, err)
+	}
+	if more {
+		return false, nil
+	}
+	if err := s.removeEvents(c.target); err != nil {
+		return false, fmt.Errorf("mvcc: compact at %d: %w", c.target, err)
+	}
+	c.finished, c.next = c.target, nil
+	return true, nil
+}
+
+// removeVersions does one step through the revision index.
+func (s *Store) removeVersions(maxEvents int) (more bool, err error) {
+	c := &s.compaction
+	lower, upper := EventSpan(0, c.target)
+	if c.next != nil {
+		lower = c.next
+	}
+	index, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, index.Close()) }()
+	versions, err := s.openCursor(nil, nil, false)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, s.release(versions)) }()
+	b := s.db.NewBatch()
+	defer func() { err = errors.Join(err, b.Close()) }()
+
+	ok := index.First()
+	for n := 0; ok && n < max(maxEvents, 1); n++ {
+		rev, sub, key, err := splitEventKey(index.Key())
+		if err != nil {
+			return false, err
+		}
+		kind, err := decodeEventValue(index.Value())
+		if err != nil {
+			return false, err
+		}
+		if c.next == nil && n == 0 {
+			c.first = rev
+		}
+		if err := versions.removeGarbage(b, key, rev, sub, kind == eventDelete && rev < c.target, c.first); err != nil {
+			return false, err
+		}
+		ok = index.Next()
+	}
+	if err := index.Error(); err != nil {
+		return false, err
+	}
+	if !b.Empty() {
+		if err := b.Commit(pebble.NoSync); err != nil {
+			return false, err
+		}
+	}
+	if ok {
+		c.next = append(c.next[:0], index.Key()...)
+	}
+	return ok, nil
+}
+
+// removeGarbage stages the removal of what an event of key at (rev, sub) makes
+// garbage: the version before it, and its own if it is a tombstone that nobody
+// needs. The version before that one is named by an event of its own, unless it
+// is older than the index: then nothing else will name it, and it goes, too.
+func (c *cursor) removeGarbage(b *pebble.Batch, key []byte, rev int64, sub uint32, own bool, indexFrom int64) error {
+	c.seek = appendVersionKey(c.seek[:0], key, rev, sub)
+	ok := c.it.SeekPrefixGE(c.seek)
+	if ok && bytes.Equal(c.it.Key(), c.seek) {
+		if own {
+			if err := b.Delete(c.seek, nil); err != nil {
+				return err
+			}
+		}
+		ok = c.it.Next()
+	}
+	for ; ok; ok = c.it.Next() {
+		k := c.it.Key()
+		_, older, _, isVersion := splitVersionKey(k)
+		if !isVersion {
+			return fmt.Errorf("%w: version key %x", errCorruptRow, k)
+		}
+		if err := b.Delete(k, nil); err != nil {
+			return err
+		}
+		if older >= indexFrom {
+			break
+		}
+	}
+	return c.it.Error()
+}
+
+// removeEvents removes the rows of the index below rev. They are what the counts
+// would be replayed from: so a checkpoint goes with it.
+func (s *Store) removeEvents(rev int64) error {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	return s.checkpointLocked(pebble.NoSync, func(b *pebble.Batch) error {
+		lower, _ := EventSpan(0, 0)
+		upper, _ := EventSpan(rev, rev)
+		return b.DeleteRange(lower, upper, nil)
+	})
+}
