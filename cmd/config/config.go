@@ -215,6 +215,20 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
+// ServerKeepalive returns GRPCKeepAliveInterval and GRPCKeepAliveTimeout as a
+// gRPC server takes them: "never" is a time that does not come, and a timeout
+// that is switched off is gRPC's own, because there is none without an end.
+func (c *Config) ServerKeepalive() (interval, timeout time.Duration) {
+	interval, timeout = c.GRPCKeepAliveInterval, c.GRPCKeepAliveTimeout
+	if interval == Disabled {
+		interval = math.MaxInt64
+	}
+	if timeout == Disabled {
+		timeout = DefaultGRPCKeepAliveTimeout
+	}
+	return interval, timeout
+}
+
 // Warnings are what an operator should know about a valid configuration.
 func (c *Config) Warnings() []string {
 	var w []string

@@ -53,6 +53,9 @@ func TestSwitchedOffDurationsAreValid(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
+	if interval, timeout := c.ServerKeepalive(); interval < 100*365*24*time.Hour || timeout != DefaultGRPCKeepAliveTimeout {
+		t.Fatalf("a server would ping after %s and wait %s", interval, timeout)
+	}
 	if c.GRPCKeepAliveInterval != Disabled || c.CompactionSleepInterval != Disabled {
 		t.Fatal("a default replaced Disabled")
 	}
