@@ -3,6 +3,7 @@ package mvcc
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sort"
@@ -145,7 +146,7 @@ func modelRange(state map[string]*mvccpb.KeyValue, r *pb.RangeRequest, header in
 	}
 	plain := r.SortOrder == pb.RangeRequest_NONE || r.SortTarget == pb.RangeRequest_KEY && r.SortOrder == pb.RangeRequest_ASCEND
 	filters := r.MinModRevision != 0 || r.MaxModRevision != 0 || r.MinCreateRevision != 0 || r.MaxCreateRevision != 0
-	if plain && !filters && r.Limit > 0 && int64(len(ks)) > r.Limit+1 {
+	if plain && !filters && r.Limit > 0 && int64(len(ks))-1 > r.Limit {
 		ks = ks[:r.Limit+1]
 	}
 	for _, k := range ks {
@@ -252,8 +253,8 @@ func (w *modelWrite) compare(c *pb.Compare) bool {
 		}
 		holds := map[pb.Compare_CompareResult]bool{
 			pb.Compare_EQUAL: d == 0, pb.Compare_GREATER: d > 0, pb.Compare_LESS: d < 0, pb.Compare_NOT_EQUAL: d != 0,
-		}[c.Result]
-		if !holds {
+		}
+		if h, known := holds[c.Result]; known && !h {
 			return false
 		}
 	}
@@ -353,7 +354,9 @@ func (m *model) do(r *Request) (proto.Message, error) {
 	}
 	resp, err := w.execute(r.Txn, &path)
 	if err != nil {
-		return nil, err
+		// The key was there before the transaction, which deleted it first. etcd
+		// panics.
+		return nil, fmt.Errorf("%w in the middle of a transaction", err)
 	}
 	resp.Header.Revision = w.commit()
 	return resp, nil

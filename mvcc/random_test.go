@@ -293,7 +293,7 @@ func (u *storeUnderTest) do(r *Request) {
 	}
 	before := len(u.m.events)
 	want, wantErr := u.m.do(r)
-	if !errors.Is(err, wantErr) || (err == nil) != (wantErr == nil) {
+	if !errors.Is(wantErr, err) || (err == nil) != (wantErr == nil) {
 		u.t.Fatalf("at %d: %v\nerror %v, want %v", u.m.current, r.message(), err, wantErr)
 	}
 	if err != nil {

@@ -1,0 +1,158 @@
+package mvcc
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestStoreOfANewerFormatIsNotOpened(t *testing.T) {
+	s := newStore(t)
+	if err := s.db.Set(storeFormatKey, []byte{storeFormat + 1}, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(s.db, Options{}); !errors.Is(err, ErrStoreFormat) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestImpossibleEffectsStopApply(t *testing.T) {
+	s := newStore(t)
+	for name, e := range map[string]Effect{
+		"no key":             {Version: 1},
+		"no version":         {Key: []byte("k")},
+		"value of tombstone": {Key: []byte("k"), Tombstone: true, Value: []byte("v")},
+		"created later":      {Key: []byte("k"), Version: 2, CreateRevision: 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("applied")
+				}
+			}()
+			_ = s.Apply(s.db.NewBatch(), 7, []Effect{e})
+		})
+	}
+}
+
+func TestApplyingAgainChangesNothing(t *testing.T) {
+	h := newHistory(t)
+	var log []overlayWrite
+	for i := range 20 {
+		r := h.do(&Request{Put: &pb.PutRequest{Key: fmt.Appendf(nil, "k%d", i%7), Lease: int64(i % 3)}})
+		log = append(log, overlayWrite{h.rev, r.Effects})
+	}
+	everything := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
+	before := h.list(everything)
+	reopened, err := Open(h.s.db, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.s = reopened
+	for _, w := range log[5:] {
+		h.apply(w.rev, w.effs)
+	}
+	if after := h.list(everything); !proto.Equal(before, after) {
+		t.Errorf("got %v, want %v", after, before)
+	}
+	if n, err := h.s.Latest().Count(nil, nil); n != 7 || err != nil {
+		t.Errorf("count %d, %v", n, err)
+	}
+}
+
+// TestEventRowsOfVersionsAreTheOnesApplyWrites: a replica that got versions
+// only, by a snapshot, has the same revision index afterwards.
+func TestEventRowsOfVersionsAreTheOnesApplyWrites(t *testing.T) {
+	h := newHistory(t)
+	h.put("a\x00", "1")
+	h.put("a\x00", "2")
+	h.txn(then(opPut("b"), opDelete("a", "b"), opPut("c")))
+	h.put("a\x00", "3")
+	it, err := h.s.db.NewIter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Close()
+	made, events := map[string]string{}, map[string]string{}
+	for ok := it.First(); ok; ok = it.Next() {
+		k, v, isVersion, err := EventOfVersion(nil, nil, it.Key(), it.Value())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if isVersion {
+			made[string(k)] = string(v)
+		}
+		if _, _, _, err := splitEventKey(it.Key()); err == nil {
+			events[string(it.Key())] = string(it.Value())
+		}
+	}
+	want(t, "rows", fmt.Sprintf("%x", made), fmt.Sprintf("%x", events))
+	if len(events) != 6 {
+		t.Errorf("%d events, want 6", len(events))
+	}
+}
+
+func TestW9EventsBelowTheForgottenRevisionAreRefused(t *testing.T) {
+	h := newHistory(t)
+	for range 5 {
+		h.put("a", "v")
+	}
+	h.s.forgotten.Store(4)
+	count := func(after int64) (n int, err error) {
+		err = h.s.Events(nil, nil, after, h.rev, true, func(ev Event) (bool, error) {
+			n++
+			if known := ev.Revision > 4; (ev.PrevKv != nil) != known {
+				t.Errorf("W12: event at %d has previous %v", ev.Revision, ev.PrevKv)
+			}
+			return true, nil
+		})
+		return n, err
+	}
+	if n, err := count(3); n != 3 || err != nil {
+		t.Errorf("from the forgotten revision itself: %d events, %v", n, err)
+	}
+	if _, err := count(2); !errors.Is(err, ErrCompacted) {
+		t.Errorf("from below: %v", err)
+	}
+}
+
+func TestEventRowsWithoutAVersionAreSkipped(t *testing.T) {
+	h := newHistory(t)
+	h.put("a", "v")
+	h.put("b", "v")
+	lower, upper := VersionSpan([]byte("a"), []byte("b"))
+	if err := h.s.db.DeleteRange(lower, upper, pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	err := h.s.Events(nil, nil, 0, h.rev, false, func(ev Event) (bool, error) {
+		got = append(got, string(ev.Kv.Key))
+		return true, nil
+	})
+	if err != nil || fmt.Sprint(got) != "[b]" {
+		t.Errorf("events of %v, %v", got, err)
+	}
+}
+
+func TestCorruptRowsAreErrors(t *testing.T) {
+	db, s := openStore(t, vfs.NewMem(), Options{})
+	defer db.Close()
+	key := appendVersionKey(nil, []byte("k"), 5, 0)
+	if err := db.Set(key, []byte{0x7f, 1, 1}, pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Latest().Get([]byte("k")); !errors.Is(err, errRowFormat) {
+		t.Errorf("get: %v", err)
+	}
+	if err := s.Latest().Scan(nil, nil, ScanOptions{}, nil); !errors.Is(err, errRowFormat) {
+		t.Errorf("scan: %v", err)
+	}
+	if _, err := Evaluate(s.Latest(), &Request{Put: &pb.PutRequest{Key: []byte("k")}}, Env{}); !errors.Is(err, errRowFormat) {
+		t.Errorf("evaluate: %v", err)
+	}
+}
