@@ -32,6 +32,14 @@ func (s *Sequencer) grant(n *node, raw *placementpb.ToSequencer, g *placementpb.
 	if g.Count == 0 {
 		return
 	}
+	count := int64(g.Count)
+	if len(s.held) > 0 {
+		// Behind what is held: a range is answered in the order of its requests
+		// (R4), also with a refusal.
+		s.hold(n, raw)
+		s.exhausted(count)
+		return
+	}
 	x := s.ledgers.get(g.RangeId)
 	switch {
 	case x == nil:
@@ -48,9 +56,7 @@ func (s *Sequencer) grant(n *node, raw *placementpb.ToSequencer, g *placementpb.
 		s.refuseGrant(n, g, placementpb.RefusalReason_REFUSAL_REASON_LEASE_NOT_FOUND)
 		return
 	}
-	count := int64(g.Count)
-	// Behind another that is held, too: grants of a range keep their order (R4).
-	if len(s.held) > 0 || s.next-1+count > s.committedBound {
+	if s.next-1+count > s.committedBound {
 		s.hold(n, raw)
 		s.exhausted(count)
 		return

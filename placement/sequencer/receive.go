@@ -84,7 +84,14 @@ func (s *Sequencer) judge(n *node, m *placementpb.ToSequencer) {
 // hold keeps a message until S serves or the bound is raised.
 func (s *Sequencer) hold(n *node, m *placementpb.ToSequencer) {
 	if len(s.held) >= s.cfg.MaxHeld {
-		s.refuse(n, m, placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING)
+		switch m.Body.(type) {
+		case *placementpb.ToSequencer_Query, *placementpb.ToSequencer_TxnCommit, *placementpb.ToSequencer_Split, *placementpb.ToSequencer_Compact:
+			s.refuse(n, m, placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING)
+		default:
+			// Answers about a range keep the order of its requests (R4), so one
+			// cannot be refused while others wait.
+			s.endSession(n, n.session)
+		}
 		return
 	}
 	s.held = append(s.held, m)

@@ -28,7 +28,8 @@ type Config struct {
 	// and 1<<20.
 	MinBoundStep, MaxBoundStep int64
 	// MaxHeld bounds the messages that wait until S serves or until the bound
-	// is raised; beyond it requests are refused as NOT_SERVING. Default 65536.
+	// is raised; beyond it questions are refused as NOT_SERVING, and a node that
+	// speaks for its ranges must subscribe anew. Default 65536.
 	MaxHeld int
 	// MaxAborted bounds the aborted owners remembered for one session of a
 	// node; beyond it the session is ended, which ends its owners too. Default
@@ -300,6 +301,15 @@ func (s *Sequencer) HandOver() {
 			return
 		}
 		s.phase = handingOver
+		// What waits is refused first: answers about a range keep the order of
+		// its requests (R4).
+		held := s.held
+		s.held = nil
+		for _, m := range held {
+			if n := s.nodes[m.NodeId]; n.session == m.Session && !n.ended {
+				s.refuse(n, m, placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING)
+			}
+		}
 		s.proposedBound = s.next - 1
 		s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_HandOver{
 			HandOver: &placementpb.HandOver{Last: s.next - 1}}}, proposal{})
