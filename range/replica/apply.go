@@ -20,7 +20,7 @@ type outcome struct {
 	answers  []answer
 	events   []mvcc.Event
 	reports  []uint64
-	began    []*rangepb.RangeDescriptor
+	began    []Saved // replicas that splits have begun here
 	needSync bool
 	// broken: an own command was refused; see refuseEntry.
 	broken bool
@@ -191,20 +191,21 @@ func (r *Replica) committed(o *outcome) {
 		return
 	}
 	r.visible = o.state
-	for _, desc := range o.began {
-		if err := r.ensureBoundaries(desc); err != nil {
+	for i := range o.began {
+		y := &o.began[i]
+		if err := r.ensureBoundaries(y.Descriptor); err != nil {
 			r.fail(err)
 			return
 		}
-		r.cfg.Readers.begin(desc, o.state.resolved)
+		r.cfg.Readers.begin(y.Descriptor.RangeId, y)
 	}
 	r.read.publish(o.state.desc, o.state.resolved)
 	if r.cfg.Events != nil {
 		r.cfg.Events.Applied(r.cfg.RangeID, o.state.resolved, o.events)
 	}
-	for _, desc := range o.began {
+	for _, y := range o.began {
 		if r.cfg.Began != nil {
-			r.cfg.Began(desc)
+			r.cfg.Began(y.Descriptor)
 		}
 	}
 	l := &r.lead

@@ -172,28 +172,40 @@ func (r *Readers) state(rangeID uint64) (*readState, error) {
 	if s != nil && s.desc.Load() != nil {
 		return s, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s = r.mu.ranges[rangeID]; s == nil {
-		s = &readState{rangeID: rangeID}
-		s.resolved.Store(-1)
-		r.mu.ranges[rangeID] = s
-	}
-	if s.desc.Load() != nil {
-		return s, nil
-	}
 	snap := r.db.NewSnapshot()
 	saved, err := load(snap, rangeID)
 	err = errors.Join(err, snap.Close())
 	switch {
 	case errors.Is(err, ErrNoReplica):
-		return s, nil
+		return r.begin(rangeID, nil), nil
 	case err != nil:
-		s.failed.Store(true)
+		r.begin(rangeID, nil).fail()
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
-	s.publish(saved.Descriptor, saved.Resolved)
-	return s, nil
+	return r.begin(rangeID, &saved), nil
+}
+
+// begin makes a replica known, with what its rows say unless it is known
+// already. It returns its state; without rows that is one to wait at.
+func (r *Readers) begin(rangeID uint64, saved *Saved) *readState {
+	r.mu.Lock()
+	s := r.mu.ranges[rangeID]
+	if s == nil {
+		s = &readState{rangeID: rangeID}
+		s.resolved.Store(-1)
+		r.mu.ranges[rangeID] = s
+	}
+	first := saved != nil && s.desc.Load() == nil
+	if first {
+		// Under the lock: the replica itself publishes only after this.
+		s.resolved.Store(saved.Resolved)
+		s.desc.Store(saved.Descriptor)
+	}
+	r.mu.Unlock()
+	if first && s.awaiting.Load() > 0 {
+		s.release(saved.Resolved, true)
+	}
+	return s
 }
 
 // resolves reports whether the replica has resolved rev under the epoch or a
@@ -336,19 +348,4 @@ func (a *awaiters) Pop() any {
 	(*a)[last] = awaiter{}
 	*a = (*a)[:last]
 	return w
-}
-
-// begin makes a replica known that a split has begun.
-func (r *Readers) begin(desc *rangepb.RangeDescriptor, resolved int64) {
-	r.mu.Lock()
-	s := r.mu.ranges[desc.RangeId]
-	if s == nil {
-		s = &readState{rangeID: desc.RangeId}
-		s.resolved.Store(-1)
-		r.mu.ranges[desc.RangeId] = s
-	}
-	r.mu.Unlock()
-	if s.desc.Load() == nil {
-		s.publish(desc, resolved)
-	}
 }

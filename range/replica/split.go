@@ -28,7 +28,7 @@ func (r *Replica) applySplit(b *pebble.Batch, c *command) error {
 	r.staged.desc = s.Left
 	r.outcome.needSync = true
 	if began {
-		r.outcome.began = append(r.outcome.began, s.Right)
+		r.outcome.began = append(r.outcome.began, Saved{Descriptor: s.Right, Resolved: c.revision})
 	}
 	return nil
 }

@@ -1,0 +1,779 @@
+package replica_test
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand"
+	randv2 "math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/placement/client"
+	"github.com/hawser-kv/hawser/placement/meta"
+	"github.com/hawser-kv/hawser/placement/sequencer"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/replica"
+)
+
+// TestRandomOperationsAgainstAPlainModel runs a node with some ranges against the
+// real sequencer over a network that delays, breaks and loses sessions, and
+// lets the node and the sequencer die at random points. At the end, and along
+// the way, everything that clients saw is checked against one serial history
+// ordered by revision (I3, I4, I5), and everything that began has ended.
+func TestRandomOperationsAgainstAPlainModel(t *testing.T) {
+	seeds := 40
+	if testing.Short() {
+		seeds = 8
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, int64(seed))
+			defer w.close()
+			for range 400 {
+				w.step()
+			}
+			w.recover()
+			w.check()
+		})
+	}
+}
+
+const worldNode = 1
+
+// world is a node, a sequencer, and clients.
+type world struct {
+	t   *testing.T
+	rng *rand.Rand
+	n   *node
+
+	// The meta group: state is what is committed, log what is proposed.
+	state *meta.State
+	index uint64
+	term  uint64
+	seq   *sequencer.Sequencer
+	log   []*placementpb.MetaCommand
+	round uint64 // begun and not confirmed
+	toS   []*placementpb.ToSequencer
+	fromS []*placementpb.FromSequencer
+
+	client    *client.Client
+	processes uint64 // started so far
+	directory map[uint64]*rangepb.RangeDescriptor
+	marks     map[uint64]int64
+
+	// What clients know.
+	values  int   // given out; every written value is unique
+	acked   int64 // highest revision that was acknowledged
+	writes  []*modelWrite
+	reads   []modelRead
+	pending int // operations without an answer
+	dying   bool
+	trace   bytes.Buffer
+}
+
+// modelWrite is a write or transaction whose fate must agree with the history.
+type modelWrite struct {
+	name     string
+	puts     map[string]string // key -> unique value
+	compare  map[string]string // key -> value that it must have had, "" for none
+	deletes  [2]string         // a span
+	revision int64             // acknowledged at
+	after    int64             // highest revision acknowledged before it was sent
+	refused  bool              // proved not to be applied
+}
+
+// modelRead is a state that was seen at a revision.
+type modelRead struct {
+	start, end string
+	revision   int64
+	got        string
+}
+
+func newWorld(t *testing.T, seed int64) *world {
+	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), state: meta.New()}
+	w.n = &node{tb: t, id: worldNode, logger: warnings(&w.trace), limits: replica.Limits{
+		IdleTicks: 6, SilentTicks: 4, RetryTicks: 2, WaitTicks: 60, TargetEntryBytes: 200, MaxInflightBytes: 4000,
+	}}
+	w.seq = sequencer.New(sequencer.Config{MinBoundStep: 8, WakeTicks: 2, Bootstrap: meta.NewBootstrap(77,
+		[][]byte{[]byte("g"), []byte("p")}, []*rangepb.Replica{{NodeId: worldNode, ReplicaId: 1}})})
+	w.n.link = linkFunc{w}
+	w.n.open()
+	for id, span := range [][2]string{{"", "g"}, {"g", "p"}, {"p", ""}} {
+		d := descriptor(uint64(id+1), span[0], span[1], 1)
+		d.Replicas = []*rangepb.Replica{{NodeId: worldNode, ReplicaId: 1}}
+		w.n.bootstrap(d, meta.FirstRevision)
+	}
+	w.elect()
+	w.start()
+	return w
+}
+
+func (w *world) close() {
+	if w.t.Failed() {
+		w.t.Log(w.trace.String())
+	}
+	w.n.close()
+}
+
+// linkFunc is the node's link of the current process.
+type linkFunc struct{ w *world }
+
+func (l linkFunc) Session() (uint64, uint64, bool)                { return l.w.client.Session() }
+func (l linkFunc) Send(m *placementpb.ToSequencer)                { l.w.client.Send(m) }
+func (w *world) Receive(m *placementpb.ToSequencer)               { w.toS = append(w.toS, m) }
+func (w *world) cutNow(c *placementpb.Cut)                        { w.takeCut(c) }
+func (w *world) forRange(id uint64, m *placementpb.FromSequencer) { w.n.store.Post(id, m) }
+
+// Query implements client.Link: never at once, so that rounds and delays count.
+func (w *world) Query(uint64, uint64, []*placementpb.RangeEpoch, []int64) (int64, int64, bool) {
+	return 0, 0, false
+}
+
+// start begins the node's end of the conversation, as a process does.
+func (w *world) start() {
+	w.processes++
+	c, err := client.New(client.Config{
+		ClusterID: 77, NodeID: worldNode, FirstSession: w.processes * 1000, Link: w,
+		Range: w.forRange, Cut: w.cutNow,
+		NewSession: func(uint64, uint64) {
+			for _, id := range loadedIDs(w.n) {
+				w.n.store.Post(id, replica.SessionChanged{})
+			}
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.client = c
+	w.toS, w.fromS = nil, nil
+	c.Start()
+}
+
+func (w *world) takeCut(c *placementpb.Cut) {
+	if c.First {
+		w.directory, w.marks = map[uint64]*rangepb.RangeDescriptor{}, map[uint64]int64{}
+	}
+	for _, d := range c.Descriptors {
+		w.directory[d.RangeId] = d
+	}
+	for _, m := range c.Marks {
+		w.marks[m.RangeId] = m.Revision
+	}
+}
+
+// elect makes a new sequencer in the next term. What the old one had proposed is
+// committed up to some point, and lost from there.
+func (w *world) elect() {
+	for n := w.rng.Intn(len(w.log) + 1); n > 0; n-- {
+		w.commitMeta()
+	}
+	w.log, w.round = nil, 0
+	w.seq.StepDown()
+	w.term++
+	w.index++ // the entry with which it begins its term
+	w.seq.Lead(w.term, w.state)
+	if hello := w.seq.Hello(); hello != nil && w.client != nil {
+		w.fromS = append(w.fromS, hello)
+	}
+	w.drain()
+}
+
+// commitMeta commits the first proposed entry of the meta group.
+func (w *world) commitMeta() bool {
+	if len(w.log) == 0 {
+		return false
+	}
+	cmd := w.log[0]
+	w.log = w.log[1:]
+	w.index++
+	if _, err := w.state.Apply(w.index, w.term, cmd); err != nil {
+		w.t.Fatal(err)
+	}
+	w.seq.Applied(w.index, cmd)
+	w.drain()
+	return true
+}
+
+func (w *world) confirm() bool {
+	if w.round == 0 {
+		return false
+	}
+	w.seq.Confirmed(w.round)
+	w.round = 0
+	w.drain()
+	return true
+}
+
+// drain takes what the sequencer wants.
+func (w *world) drain() {
+	for {
+		out := w.seq.Ready()
+		if out.CutsDue && w.rng.Intn(3) == 0 {
+			w.seq.Cut()
+		}
+		if out.Empty() {
+			return
+		}
+		w.log = append(w.log, out.Proposals...)
+		if out.Round != 0 {
+			w.round = out.Round
+		}
+		for _, e := range out.Messages {
+			w.fromS = append(w.fromS, e.Message)
+		}
+	}
+}
+
+// toSequencer and toNode deliver one message.
+func (w *world) toSequencer() bool {
+	if len(w.toS) == 0 {
+		return false
+	}
+	m := w.toS[0]
+	w.toS = w.toS[1:]
+	w.seq.Receive(m)
+	w.drain()
+	return true
+}
+
+func (w *world) toNode() bool {
+	if len(w.fromS) == 0 {
+		return false
+	}
+	m := w.fromS[0]
+	w.fromS = w.fromS[1:]
+	w.client.Deliver(m)
+	return true
+}
+
+// step does one thing at random.
+func (w *world) step() {
+	switch n := w.rng.Intn(100); {
+	case n < 22:
+		w.write()
+	case n < 27:
+		w.txn()
+	case n < 35:
+		w.read()
+	case n < 37:
+		w.split()
+	case n < 50:
+		for range w.rng.Intn(6) {
+			w.toSequencer()
+		}
+	case n < 63:
+		for range w.rng.Intn(6) {
+			w.toNode()
+		}
+	case n < 70:
+		w.commitMeta()
+	case n < 76:
+		w.confirm()
+	case n < 84:
+		if _, err := w.n.store.RunRound(0); err != nil {
+			w.t.Fatal(err)
+		}
+	case n < 91:
+		w.n.run()
+		w.n.sync()
+	case n < 94:
+		w.tick()
+	case n < 95:
+		w.quiet(40) // long enough to fall asleep
+	case n < 96:
+		w.breakSession()
+	case n < 97:
+		w.elect()
+	case n < 98:
+		w.crash()
+	default:
+		w.n.settle()
+	}
+}
+
+func (w *world) tick() {
+	w.seq.Tick()
+	w.drain()
+	w.n.store.Tick()
+	w.n.readers.Tick(100)
+	for id := uint64(1); id < 40; id++ {
+		// Whoever reads nudges (R5).
+		if w.pending > 0 && w.rng.Intn(8) == 0 && w.directory[id] != nil {
+			w.n.store.Post(id, replica.Nudge{})
+		}
+	}
+}
+
+// quiet lets everything happen that wants to, for some ticks.
+func (w *world) quiet(ticks int) {
+	for range ticks {
+		for w.toSequencer() || w.commitMeta() || w.confirm() || w.toNode() || w.n.settle() {
+		}
+		w.seq.Cut()
+		w.drain()
+		w.tick()
+	}
+}
+
+// breakSession loses what is on the stream.
+func (w *world) breakSession() {
+	w.toS, w.fromS = nil, nil
+	w.client.Start()
+}
+
+// crash kills the process: what was not synced is lost in part.
+func (w *world) crash() {
+	w.dying = true // it answers nobody that counts
+	w.client.Stop()
+	w.n.crash(vfs.CrashCloneCfg{UnsyncedDataPercent: w.rng.Intn(101), RNG: newRNG(w.rng.Int63())})
+	w.dying, w.pending = false, 0
+	w.start()
+}
+
+func (w *world) key() string { return string(rune('a' + w.rng.Intn(26))) }
+
+func (w *world) value() string {
+	w.values++
+	return fmt.Sprintf("v%d", w.values)
+}
+
+// rangeOf looks a key up in the node's directory.
+func (w *world) rangeOf(key string) *rangepb.RangeDescriptor {
+	for _, d := range w.directory {
+		if key >= string(d.Start) && (len(d.End) == 0 || key < string(d.End)) {
+			return d
+		}
+	}
+	return nil
+}
+
+// alive reports that the process in which an operation began still runs: after a
+// crash its client hears nothing.
+func (w *world) alive(process uint64) bool { return process == w.processes && !w.dying }
+
+// ended counts an operation's end.
+func (w *world) ended(process uint64) {
+	if process == w.processes {
+		w.pending--
+	}
+}
+
+// write sends a put, a delete or a compare-and-swap to one range.
+func (w *world) write() {
+	key := w.key()
+	d := w.rangeOf(key)
+	if d == nil {
+		return
+	}
+	m := &modelWrite{name: fmt.Sprintf("write %d", len(w.writes)), after: w.acked}
+	var req *mvcc.Request
+	switch w.rng.Intn(5) {
+	case 0:
+		end := string(d.End)
+		if end == "" {
+			end = "~"
+		}
+		m.deletes = [2]string{key, end}
+		req = del(key, end)
+	case 1:
+		old := ""
+		if kv := w.n.get(key, newest); kv != "-" {
+			old, _, _ = strings.Cut(kv, " ")
+		}
+		value := w.value()
+		m.compare, m.puts = map[string]string{key: old}, map[string]string{key: value}
+		req = cas(key, old, value)
+	default:
+		value := w.value()
+		m.puts = map[string]string{key: value}
+		req = put(key, value)
+	}
+	w.writes = append(w.writes, m)
+	w.pending++
+	process := w.processes
+	w.n.store.Post(d.RangeId, &replica.Write{Epoch: d.Epoch, Req: req, Done: func(r replica.WriteResult) {
+		w.ended(process)
+		if !w.alive(process) {
+			return
+		}
+		switch {
+		case r.NoEffect:
+			m.refused = true
+		case r.Err != nil:
+			m.refused = replica.NotApplied(r.Err)
+		default:
+			m.revision = r.Revision
+			w.acked = max(w.acked, r.Revision)
+		}
+	}})
+}
+
+// read asks for R and m of all ranges that hold a span, waits, and looks.
+func (w *world) read() {
+	start, end := w.key(), w.key()
+	if start >= end {
+		end = "~"
+	}
+	var ds []*rangepb.RangeDescriptor
+	for _, d := range w.directory {
+		if (len(d.End) == 0 || start < string(d.End)) && string(d.Start) < end {
+			ds = append(ds, d)
+		}
+	}
+	slices.SortFunc(ds, func(a, b *rangepb.RangeDescriptor) int { return bytes.Compare(a.Start, b.Start) })
+	if len(ds) == 0 {
+		return
+	}
+	after := w.acked
+	process := w.processes
+	var epochs []*placementpb.RangeEpoch
+	for _, d := range ds {
+		epochs = append(epochs, &placementpb.RangeEpoch{RangeId: d.RangeId, Epoch: d.Epoch})
+	}
+	w.pending++
+	w.client.Query(epochs, func(a *placementpb.QueryAnswer, err error) {
+		if err != nil || a.Refused || !w.alive(process) {
+			w.ended(process)
+			return
+		}
+		if a.Revision < after {
+			w.t.Errorf("a read sees %d, but %d was acknowledged before it was sent (I3)", a.Revision, after)
+		}
+		left := len(ds)
+		var failed error
+		for i, d := range ds {
+			w.n.readers.Await(d.RangeId, d.Epoch, a.Marks[i], func(err error) {
+				failed = cmp.Or(failed, err)
+				if left--; left > 0 {
+					return
+				}
+				w.ended(process)
+				if failed == nil && w.alive(process) {
+					w.look(ds, a, start, end)
+				}
+			})
+		}
+	})
+}
+
+func (w *world) look(ds []*rangepb.RangeDescriptor, a *placementpb.QueryAnswer, start, end string) {
+	var pieces []replica.Piece
+	for i, d := range ds {
+		p := replica.Piece{RangeID: d.RangeId, Epoch: d.Epoch, Start: []byte(max(start, string(d.Start))), End: []byte(end), Resolve: a.Marks[i]}
+		if len(d.End) > 0 {
+			p.End = []byte(min(end, string(d.End)))
+		}
+		pieces = append(pieces, p)
+	}
+	s, err := w.n.readers.View(a.Revision, pieces...)
+	if err != nil {
+		var re *replica.RangeError
+		if !errors.As(err, &re) {
+			w.t.Errorf("view after await: %v", err)
+		}
+		return // split meanwhile: the whole read starts again with a new query
+	}
+	defer s.Close()
+	resp, err := mvcc.EvaluateRange(s, &pb.RangeRequest{Key: []byte(start), RangeEnd: []byte(end)})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	var got strings.Builder
+	for _, kv := range resp.Kvs {
+		fmt.Fprintf(&got, "%s=%s create=%d mod=%d version=%d\n", kv.Key, kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version)
+	}
+	w.reads = append(w.reads, modelRead{start, end, a.Revision, got.String()})
+}
+
+// txn moves values between two keys, in two ranges if they are, through latches.
+// Its coordinator may die at any step.
+func (w *world) txn() {
+	a, b := w.key(), w.key()
+	if a > b {
+		a, b = b, a
+	}
+	da, db := w.rangeOf(a), w.rangeOf(b)
+	if a == b || da == nil || db == nil || da.RangeId == db.RangeId {
+		return
+	}
+	x := &modelTxn{w: w, owner: w.client.NewOwner(), keys: []string{a, b}, ds: []*rangepb.RangeDescriptor{da, db}, process: w.processes, dies: w.rng.Intn(12)}
+	x.m = &modelWrite{name: fmt.Sprintf("txn %d of %s and %s", len(w.writes), a, b), after: w.acked, puts: map[string]string{a: w.value(), b: w.value()}}
+	w.writes = append(w.writes, x.m)
+	w.pending++
+	x.latch(0)
+}
+
+type modelTxn struct {
+	w       *world
+	m       *modelWrite
+	owner   *placementpb.TxnID
+	keys    []string
+	ds      []*rangepb.RangeDescriptor
+	got     []replica.LatchResult
+	process uint64
+	dies    int // step at which the coordinator dies, if there are so many
+}
+
+// dead reports that the coordinator is no more; whatever comes is not seen.
+func (x *modelTxn) dead(step int) bool {
+	if !x.w.alive(x.process) || step == x.dies {
+		x.w.ended(x.process)
+		x.m.refused = x.m.refused || step < 3 // no commit was sent, and none will be
+		return true
+	}
+	return false
+}
+
+func (x *modelTxn) latch(i int) {
+	w := x.w
+	if i == len(x.keys) {
+		x.commit()
+		return
+	}
+	key := []byte(x.keys[i])
+	w.n.store.Post(x.ds[i].RangeId, &replica.Latch{Owner: x.owner, Epoch: x.ds[i].Epoch,
+		Spans: []mvcc.Access{{Start: key, End: append(bytes.Clone(key), 0), Write: true}},
+		Done: func(r replica.LatchResult) {
+			if x.dead(i) {
+				return
+			}
+			if r.Err != nil {
+				for _, d := range x.ds[:i] {
+					w.n.store.Post(d.RangeId, &replica.Unlatch{Owner: x.owner})
+				}
+				x.m.refused = true
+				w.ended(x.process)
+				return
+			}
+			x.got = append(x.got, r)
+			x.latch(i + 1)
+		}})
+}
+
+func (x *modelTxn) commit() {
+	w := x.w
+	s, err := w.n.mvcc.Snapshot(newest)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer s.Close()
+	x.m.compare = map[string]string{}
+	txn := &placementpb.TxnCommit{Owner: x.owner}
+	sub := uint32(0)
+	for i, key := range x.keys {
+		kv, err := s.Get([]byte(key))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		e := mvcc.Effect{Key: []byte(key), Value: []byte(x.m.puts[key]), Sub: sub, Version: 1}
+		x.m.compare[key] = ""
+		if kv != nil {
+			// Whatever is latched is committed and does not change.
+			x.m.compare[key] = string(kv.Value)
+			e.CreateRevision, e.Version = kv.CreateRevision, kv.Version+1
+		}
+		sub++
+		txn.Participants = append(txn.Participants, &placementpb.Participant{
+			RangeId: x.ds[i].RangeId, Epoch: x.got[i].Epoch, Term: x.got[i].Term, Session: x.got[i].Session,
+			Effects: mvcc.AppendEffects(nil, []mvcc.Effect{e}),
+		})
+	}
+	if x.dead(2) {
+		return
+	}
+	w.client.Commit(txn, func(r *placementpb.TxnResult, err error) {
+		if x.dead(3) {
+			return
+		}
+		w.ended(x.process)
+		switch {
+		case err != nil: // unknown
+		case r.Refused:
+			x.m.refused = true
+		default:
+			x.m.revision = r.Revision
+			w.acked = max(w.acked, r.Revision)
+		}
+	})
+}
+
+func (w *world) split() {
+	key := w.key()
+	if len(w.directory) > 12 {
+		return
+	}
+	w.client.Split([]byte(key), func(*placementpb.SplitResult, error) {})
+}
+
+// recover ends all faults and waits for everything that began.
+func (w *world) recover() {
+	for range 20 {
+		w.quiet(20)
+		if w.pending == 0 {
+			break
+		}
+	}
+	if w.pending != 0 {
+		w.t.Errorf("%d operations never ended", w.pending)
+		for id, r := range w.n.loaded {
+			w.t.Logf("%d: %s %+v", id, r, r.Status())
+		}
+	}
+	// Nothing that S promises is missing: every range resolves its m (I2).
+	for id, m := range w.marks {
+		if got, ok := w.n.readers.Resolved(id); !ok || got < m {
+			w.t.Errorf("range %d has resolved %d, m is %d", id, got, m)
+		}
+	}
+}
+
+// check compares all that clients saw with the history of the engine.
+func (w *world) check() {
+	states := map[string]modelKV{} // at the revision that the walk has reached
+	type change struct {
+		rev  int64
+		key  string
+		kv   modelKV
+		dead bool
+	}
+	var changes []change
+	err := w.n.mvcc.Events(nil, nil, 0, newest, false, func(e mvcc.Event) (bool, error) {
+		c := change{rev: e.Revision, key: string(e.Kv.Key), dead: e.Delete}
+		c.kv = modelKV{string(e.Kv.Value), e.Kv.CreateRevision, e.Kv.ModRevision, e.Kv.Version}
+		changes = append(changes, c)
+		return true, nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	byRevision := map[int64]*modelWrite{}
+	slices.SortFunc(w.reads, func(a, b modelRead) int { return cmp.Compare(a.revision, b.revision) })
+	reads := w.reads
+	writtenAt := map[string]int64{}
+	for _, c := range changes {
+		if !c.dead {
+			writtenAt[c.kv.value] = c.rev
+		}
+	}
+	for _, m := range w.writes {
+		if m.revision != 0 {
+			if other := byRevision[m.revision]; other != nil {
+				w.t.Errorf("%s and %s have both revision %d (I4)", m.name, other.name, m.revision)
+			}
+			byRevision[m.revision] = m
+			if m.revision <= m.after {
+				w.t.Errorf("%s at %d was sent after %d was acknowledged (I3)", m.name, m.revision, m.after)
+			}
+		}
+		for key, value := range m.puts {
+			at, applied := writtenAt[value]
+			switch {
+			case m.refused && applied:
+				w.t.Errorf("%s was refused and is applied at %d", m.name, at)
+			case m.revision != 0 && at != m.revision:
+				w.t.Errorf("%s was acknowledged at %d and %s=%s is applied at %d", m.name, m.revision, key, value, at)
+			case applied && m.revision == 0:
+				byRevision[at] = m // its fate was unknown
+			}
+		}
+	}
+	lookUntil := func(rev int64) {
+		for len(reads) > 0 && reads[0].revision < rev {
+			r := reads[0]
+			reads = reads[1:]
+			if want := dumpModel(states, r.start, r.end); r.got != want {
+				w.t.Errorf("read of [%s,%s) at %d:\n%swant\n%s", r.start, r.end, r.revision, r.got, want)
+			}
+		}
+	}
+	for len(changes) > 0 {
+		rev := changes[0].rev
+		lookUntil(rev)
+		m := byRevision[rev]
+		if m == nil {
+			// A delete whose answer was lost; its keys say nothing about who sent it.
+			m = &modelWrite{name: fmt.Sprintf("delete at %d", rev)}
+		}
+		for key, old := range m.compare {
+			if states[key].value != old {
+				w.t.Errorf("%s at %d rests on %s=%q, which was %q", m.name, rev, key, old, states[key].value)
+			}
+		}
+		n := 0
+		for len(changes) > 0 && changes[0].rev == rev {
+			c := changes[0]
+			changes = changes[1:]
+			n++
+			old, lived := states[c.key]
+			if c.dead {
+				if !lived {
+					w.t.Errorf("%s at %d deletes %s, which is not there", m.name, rev, c.key)
+				}
+				delete(states, c.key)
+				continue
+			}
+			want := modelKV{c.kv.value, rev, rev, 1}
+			if lived {
+				want.create, want.version = old.create, old.version+1
+			}
+			if c.kv != want {
+				w.t.Errorf("%s at %d: %s is %v, want %v", m.name, rev, c.key, c.kv, want)
+			}
+			if m.puts[c.key] != c.kv.value {
+				w.t.Errorf("%s at %d puts %s=%s, want %s", m.name, rev, c.key, c.kv.value, m.puts[c.key])
+			}
+			states[c.key] = c.kv
+		}
+		if len(m.puts) > 0 && n != len(m.puts) {
+			w.t.Errorf("%s at %d has %d changes of %d (atomic)", m.name, rev, n, len(m.puts))
+		}
+	}
+	lookUntil(newest)
+	if got, want := w.n.dump(newest), dumpModel(states, "", "~"); got != want {
+		w.t.Errorf("the engine has\n%swant\n%s", got, want)
+	}
+	s, err := w.n.mvcc.Snapshot(newest)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer s.Close()
+	if n, err := s.Count(nil, nil); err != nil || n != int64(len(states)) {
+		w.t.Errorf("%d keys are counted (%v), %d live", n, err, len(states))
+	}
+	if text := w.trace.String(); strings.Contains(text, "error ") {
+		w.t.Errorf("loud: %s", text)
+	}
+}
+
+// modelKV is a key's state in the plain model.
+type modelKV struct {
+	value                string
+	create, mod, version int64
+}
+
+func dumpModel(states map[string]modelKV, start, end string) string {
+	var keys []string
+	for k := range states {
+		if k >= start && k < end {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	for _, k := range keys {
+		v := states[k]
+		fmt.Fprintf(&b, "%s=%s create=%d mod=%d version=%d\n", k, v.value, v.create, v.mod, v.version)
+	}
+	return b.String()
+}
+
+func newRNG(seed int64) *randv2.Rand { return randv2.New(randv2.NewPCG(uint64(seed), 1)) }
