@@ -35,11 +35,14 @@ type Settings struct {
 	Out     string
 }
 
+// defaultSteps is the length of a run in `make test`.
+const defaultSteps = 3000
+
 // ReadSettings reads the environment. A run that is not longer than the default has a fixed seed unless one is given, so that it
 // tests the same every time.
 func ReadSettings(t testing.TB) Settings {
 	t.Helper()
-	s := Settings{Target: Hawser{}, Steps: 3000, Layouts: []int{1, 7, 100}, Seed: 1, Replay: os.Getenv("HAWSER_COMPAT_REPLAY"), Out: os.Getenv("HAWSER_COMPAT_OUT")}
+	s := Settings{Target: Hawser{}, Steps: defaultSteps, Layouts: []int{1, 7, 100}, Seed: 1, Replay: os.Getenv("HAWSER_COMPAT_REPLAY"), Out: os.Getenv("HAWSER_COMPAT_OUT")}
 	var err error
 	read := func(name string, parse func(text string) error) {
 		if text := os.Getenv(name); text != "" {
@@ -85,7 +88,7 @@ func (c Campaign) Run(t *testing.T, settings Settings) {
 	t.Logf("seed %d, %d steps, %d ranges", c.Seed, c.Steps, c.Ranges)
 	generator := NewGenerator(c.Seed, c.Steps, c.Ranges)
 	made := 0
-	ops, difference, stats := c.run(t, func(r *Runner) (Op, bool) {
+	ops, difference, met := c.run(t, func(r *Runner) (Op, bool) {
 		if made == c.Steps {
 			return Op{}, false
 		}
@@ -95,17 +98,20 @@ func (c Campaign) Run(t *testing.T, settings Settings) {
 		}
 		return op, true
 	})
-	t.Log(stats)
+	t.Log(met)
 	if difference != nil {
 		c.report(t, settings, ops, difference)
+	}
+	if missing := met.missing(); made >= defaultSteps && len(missing) > 0 {
+		t.Errorf("the run has not met %q: the generator misses them", missing)
 	}
 }
 
 // Replay runs recorded steps until the first difference, which fails the test.
 func (c Campaign) Replay(t *testing.T, settings Settings, ops []Op) {
 	t.Helper()
-	ops, difference, stats := c.run(t, sequence(ops))
-	t.Log(stats)
+	ops, difference, met := c.run(t, sequence(ops))
+	t.Log(met)
 	if difference != nil {
 		c.report(t, settings, ops, difference)
 	}
@@ -123,7 +129,7 @@ func sequence(ops []Op) func(*Runner) (Op, bool) {
 }
 
 // run starts both servers and does the steps that next gives out. It returns the steps done.
-func (c Campaign) run(t testing.TB, next func(*Runner) (Op, bool)) (ops []Op, d *Difference, stats string) {
+func (c Campaign) run(t testing.TB, next func(*Runner) (Op, bool)) (ops []Op, d *Difference, met stats) {
 	t.Helper()
 	if c.beforeRun != nil {
 		c.beforeRun()
@@ -138,17 +144,17 @@ func (c Campaign) run(t testing.TB, next func(*Runner) (Op, bool)) (ops []Op, d 
 	}
 	runner, err := NewRunner(ctx, a, b, [2]string{"etcd", name}, c.Runner)
 	if err != nil {
-		return nil, &Difference{What: err.Error()}, ""
+		return nil, &Difference{What: err.Error()}, newStats()
 	}
 	defer runner.Close()
 	for {
 		op, ok := next(runner)
 		if !ok {
-			return ops, runner.Finish(ctx), runner.Stats()
+			return ops, runner.Finish(ctx), runner.stats
 		}
 		ops = append(ops, op)
 		if d := runner.Do(ctx, op); d != nil {
-			return ops, d, runner.Stats()
+			return ops, d, runner.stats
 		}
 	}
 }

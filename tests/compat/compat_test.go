@@ -14,8 +14,9 @@ func TestMain(m *testing.M) {
 
 // TestEtcdEqualsEtcd validates the harness: two real etcds must never differ, or it compares what is a matter of time.
 func TestEtcdEqualsEtcd(t *testing.T) {
+	t.Parallel()
 	settings := ReadSettings(t)
-	Campaign{Target: Etcd{}, Seed: settings.Seed, Steps: settings.Steps / 2, Ranges: 1}.Run(t, settings)
+	Campaign{Target: Etcd{}, Seed: settings.Seed, Steps: settings.Steps, Ranges: 1}.Run(t, settings)
 }
 
 // TestHawserEqualsEtcd is the promise: no answer tells Hawser from one etcd, whatever the number of ranges and while they are split.
@@ -23,6 +24,7 @@ func TestHawserEqualsEtcd(t *testing.T) {
 	settings := ReadSettings(t)
 	for _, ranges := range settings.Layouts {
 		t.Run(fmt.Sprintf("ranges=%d", ranges), func(t *testing.T) {
+			t.Parallel()
 			Campaign{Target: settings.Target, Seed: settings.Seed + uint64(ranges), Steps: settings.Steps, Ranges: ranges}.Run(t, settings)
 		})
 	}

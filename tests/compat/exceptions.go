@@ -13,10 +13,11 @@ type exception struct {
 	title string
 }
 
-// The exceptions. The functions that apply them are named beside each; nothing else may differ.
+// The exceptions. What applies them, or keeps them out of a run, is named beside each; nothing else may differ.
 var exceptions = []exception{
-	{"D1", "A keys-only range keeps the lease"}, // keepLease
-	{"D2", "A serializable read may be older"},  // Runner.refreshStale
+	{"D1", "A keys-only range keeps the lease"},                           // keepLease
+	{"D2", "A serializable read may be older"},                            // Runner.refreshStale
+	{"D3", "A put that ignores value or lease after a delete of its key"}, // defuse
 }
 
 // keepLease applies D1: where etcd 3.7 leaves `lease` out of a keys-only answer, Hawser may send it. a and b are the answers of etcd

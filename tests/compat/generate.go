@@ -297,13 +297,13 @@ func (g *Generator) putRequest(s *State) *pb.PutRequest {
 		r.Value = bytes.Repeat([]byte("y"), maxRequestBytes+512<<10) // too large for gRPC
 	case n < 60:
 		r.IgnoreValue = true
-		if !g.chance(5) {
+		if !g.chance(4) {
 			r.Value = nil
 		}
 	case n < 100:
-		r.IgnoreLease = true
-		if !g.chance(5) {
-			r.Lease = 0
+		r.IgnoreLease, r.Lease = true, 0
+		if g.chance(4) {
+			r.Lease = 42
 		}
 	case n < 110:
 		r.IgnoreLease, r.IgnoreValue, r.Value, r.Lease = true, true, nil, 0

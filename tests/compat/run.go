@@ -120,9 +120,6 @@ func (r *Runner) Watchers() []*watcher {
 	return watchers
 }
 
-// Stats describes the run in one line for the log.
-func (r *Runner) Stats() string { return r.stats.String() }
-
 func (r *Runner) do(ctx context.Context, op Op) *Difference {
 	if d := r.settleBefore(ctx, op); d != nil {
 		return d

@@ -26,6 +26,31 @@ func newStats() stats {
 	return stats{kinds: make(map[Kind]int), codes: make(map[codes.Code]int), texts: make(map[string]int), seen: make(map[string]int)}
 }
 
+// wanted are what a run of the default length must have met to be worth its time, by the names in seen and texts.
+var wanted = []string{
+	"range with more", "range of many keys", "delete of nothing", "delete of several keys",
+	"txn succeeded", "txn failed", "txn nested in two others", "txn with many responses",
+	"watch catching up", "watch cancelled by compaction", "watch fragment", "watch response of several events", "prev_kv", "prev_kv that is compacted",
+	"etcdserver: key is not provided", "etcdserver: key not found", "etcdserver: value is provided", "etcdserver: lease is provided",
+	"etcdserver: requested lease not found", "etcdserver: duplicate key given in txn request", "etcdserver: too many operations in txn request",
+	"etcdserver: invalid sort option", "etcdserver: request is too large", "grpc: received message larger than max",
+	"etcdserver: mvcc: required revision has been compacted", "etcdserver: mvcc: required revision is a future revision",
+	"RangeStream does not support custom sort orders", "RangeStream does not support revision filters",
+	"watch: etcdserver: mvcc: required revision has been compacted", "watch: mvcc: watcher range is empty",
+	"watch: mvcc: duplicate watch ID provided on the WatchStream",
+}
+
+// missing returns those of wanted that the run has not met.
+func (s *stats) missing() []string {
+	var missing []string
+	for _, name := range wanted {
+		if s.seen[name]+s.texts[name] == 0 {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
 func (s *stats) note(a *answer) {
 	s.codes[a.code]++
 	if a.code != codes.OK {
