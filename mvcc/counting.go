@@ -246,10 +246,12 @@ func (k keyScanner) CountAt(start, end []byte, rev int64) (n int64, err error) {
 		return 0, nil
 	}
 	lower, upper := VersionSpan(start, end)
-	err = l.with(lower, upper, false, func(c *cursor) error {
-		return c.scan(rev, func(row) (bool, error) { n++; return true, nil })
-	})
-	return n, err
+	c, err := l.open(lower, upper, false)
+	if err != nil {
+		return 0, err
+	}
+	err = c.scan(rev, func(row) (bool, error) { n++; return true, nil })
+	return n, k.s.releaseAfter(c, err)
 }
 
 // History implements counts.Scanner. It does not ask whether after is readable:

@@ -51,6 +51,14 @@ func (s *Store) release(c *cursor) error {
 	return nil
 }
 
+// releaseAfter releases a cursor after a read that ended with err.
+func (s *Store) releaseAfter(c *cursor, err error) error {
+	if rerr := s.release(c); err == nil {
+		return rerr
+	}
+	return err
+}
+
 // seekVersion moves to the newest version of key at or below rev. The row
 // aliases the engine's memory until the cursor moves.
 func (c *cursor) seekVersion(key []byte, rev int64) (v version, modRevision int64, found bool, err error) {

@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"errors"
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -21,37 +22,36 @@ func (s *Store) Latest() *Latest { return &Latest{s, latestRevision} }
 // with At.
 func (l *Latest) Revision() int64 { return l.rev }
 
-// with runs read on a cursor over [lower, upper) of the engine.
-func (l *Latest) with(lower, upper []byte, pointReads bool, read func(*cursor) error) error {
+// open returns a cursor over [lower, upper) of the engine; the caller releases it.
+func (l *Latest) open(lower, upper []byte, pointReads bool) (*cursor, error) {
 	c, err := l.s.openCursor(lower, upper, pointReads)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// Only now: what the cursor sees cannot be forgotten any more.
-	if err = l.s.checkReadable(l.rev); err == nil {
-		err = read(c)
+	if err := l.s.checkReadable(l.rev); err != nil {
+		return nil, errors.Join(err, l.s.release(c))
 	}
-	if cerr := l.s.release(c); err == nil {
-		err = cerr
-	}
-	return err
+	return c, nil
 }
 
 // Get implements View.
-func (l *Latest) Get(key []byte) (kv *mvccpb.KeyValue, err error) {
-	err = l.with(nil, nil, true, func(c *cursor) error {
-		kv, err = c.get(key, l.rev)
-		return err
-	})
-	return kv, err
+func (l *Latest) Get(key []byte) (*mvccpb.KeyValue, error) {
+	c, err := l.open(nil, nil, true)
+	if err != nil {
+		return nil, err
+	}
+	kv, err := c.get(key, l.rev)
+	return kv, l.s.releaseAfter(c, err)
 }
 
-func (l *Latest) head(key []byte) (h head, err error) {
-	err = l.with(nil, nil, true, func(c *cursor) error {
-		h, err = c.head(key, l.rev)
-		return err
-	})
-	return h, err
+func (l *Latest) head(key []byte) (head, error) {
+	c, err := l.open(nil, nil, true)
+	if err != nil {
+		return head{}, err
+	}
+	h, err := c.head(key, l.rev)
+	return h, l.s.releaseAfter(c, err)
 }
 
 // Scan implements View.
@@ -60,7 +60,11 @@ func (l *Latest) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.KeyVal
 		return nil
 	}
 	lower, upper := VersionSpan(start, end)
-	return l.with(lower, upper, false, func(c *cursor) error { return c.scanKeyValues(l.rev, opt, fn) })
+	c, err := l.open(lower, upper, false)
+	if err != nil {
+		return err
+	}
+	return l.s.releaseAfter(c, c.scanKeyValues(l.rev, opt, fn))
 }
 
 // Count implements View.
