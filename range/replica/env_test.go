@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/mvcc/counts"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/replica"
@@ -42,6 +43,7 @@ type node struct {
 	transport   store.Transport
 	logger      *zap.Logger
 	bigMemTable bool
+	counts      counts.Options
 	// beforeCommit runs before each engine commit of the store.
 	beforeCommit func(sync bool) error
 }
@@ -65,7 +67,7 @@ func (n *node) open() {
 		n.tb.Fatal(err)
 	}
 	n.db = db
-	if n.mvcc, err = mvcc.Open(db, mvcc.Options{}); err != nil {
+	if n.mvcc, err = mvcc.Open(db, mvcc.Options{Counts: n.counts}); err != nil {
 		n.tb.Fatal(err)
 	}
 	n.readers = replica.NewReaders(db, n.mvcc)

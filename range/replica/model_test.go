@@ -15,6 +15,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/mvcc/counts"
 	"github.com/hawser-kv/hawser/placement/client"
 	"github.com/hawser-kv/hawser/placement/meta"
 	"github.com/hawser-kv/hawser/placement/sequencer"
@@ -99,7 +100,7 @@ type modelRead struct {
 
 func newWorld(t *testing.T, seed int64) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), state: meta.New()}
-	w.n = &node{tb: t, id: worldNode, logger: warnings(&w.trace), limits: replica.Limits{
+	w.n = &node{tb: t, id: worldNode, counts: counts.Options{RunKeys: 3}, logger: warnings(&w.trace), limits: replica.Limits{
 		IdleTicks: 6, SilentTicks: 4, RetryTicks: 2, WaitTicks: 60, TargetEntryBytes: 200, MaxInflightBytes: 4000,
 	}}
 	w.seq = sequencer.New(sequencer.Config{MinBoundStep: 8, WakeTicks: 2, Bootstrap: meta.NewBootstrap(77,
@@ -486,6 +487,9 @@ func (w *world) look(ds []*rangepb.RangeDescriptor, a *placementpb.QueryAnswer, 
 	if err != nil {
 		w.t.Error(err)
 		return
+	}
+	if n, err := s.Count([]byte(start), []byte(end)); err != nil || n != int64(len(resp.Kvs)) {
+		w.t.Errorf("%d keys of [%s,%s) are counted at %d (%v), %d are there", n, start, end, a.Revision, err, len(resp.Kvs))
 	}
 	var got strings.Builder
 	for _, kv := range resp.Kvs {

@@ -56,7 +56,7 @@ func (r *Replica) ensureBoundaries(desc *rangepb.RangeDescriptor) (err error) {
 		if len(key) == 0 {
 			continue
 		}
-		if err := ensureBoundary(r.cfg.MVCC, b, key); err != nil {
+		if err := r.cfg.MVCC.EnsureBoundary(b, key); err != nil {
 			return fmt.Errorf("boundary %q of range %d: %w", key, desc.RangeId, err)
 		}
 	}
@@ -64,13 +64,4 @@ func (r *Replica) ensureBoundaries(desc *rangepb.RangeDescriptor) (err error) {
 		return nil
 	}
 	return b.Commit(pebble.NoSync)
-}
-
-func ensureBoundary(store any, b *pebble.Batch, key []byte) error {
-	if eb, ok := store.(interface {
-		EnsureBoundary(b *pebble.Batch, key []byte) error
-	}); ok {
-		return eb.EnsureBoundary(b, key)
-	}
-	return nil
 }
