@@ -468,6 +468,124 @@ func TestTicksReachWhoWantsThem(t *testing.T) {
 	}
 }
 
+// script is a member that does what its items say.
+type script struct {
+	todo   []func(r *Round)
+	closed bool
+}
+
+func (s *script) Handle(ev any) { s.todo = append(s.todo, ev.(func(*Round))) }
+func (s *script) Flush(r *Round) {
+	todo := s.todo
+	s.todo = nil
+	for _, fn := range todo {
+		fn(r)
+	}
+}
+func (s *script) Tick()            {}
+func (s *script) WantsTicks() bool { return false }
+func (s *script) Close(error)      { s.closed = true }
+
+// scripts is a store whose members do what they are told.
+func scripts(t *testing.T, change func(*Config)) *Store {
+	t.Helper()
+	db := openDB(t, vfs.NewMem())
+	cfg := Config{DB: db, ManualSync: true, Loader: func(uint64) (Member, error) { return new(script), nil }}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := Open(cfg)
+	must(t, err)
+	t.Cleanup(func() { s.Stop(); must(t, db.Close()) })
+	return s
+}
+
+func runRounds(t *testing.T, s *Store) {
+	t.Helper()
+	for {
+		worked, err := s.RunRound(0)
+		must(t, err)
+		if !worked {
+			return
+		}
+	}
+}
+
+// Without a need for a sync of its own, a callback waits for those in flight,
+// and for nothing when there is none.
+func TestDurableWithoutSyncWaitsForThoseBefore(t *testing.T) {
+	s := scripts(t, nil)
+	var log []string
+	say := func(what string, sync bool) func(*Round) {
+		return func(r *Round) {
+			must(t, r.Batch.Set([]byte(what), nil, nil))
+			if sync {
+				r.NeedSync()
+			}
+			r.OnCommitted(func() { log = append(log, what+"-committed") })
+			r.OnDurable(func() { log = append(log, what+"-durable") })
+		}
+	}
+	check := func(want string) {
+		t.Helper()
+		if got := strings.Join(log, " "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		log = nil
+	}
+	s.Post(1, say("a", false))
+	runRounds(t, s)
+	check("a-committed a-durable")
+	s.Post(1, say("b", true))
+	runRounds(t, s)
+	s.Post(2, say("c", false))
+	runRounds(t, s)
+	s.Post(1, say("d", true))
+	runRounds(t, s)
+	check("b-committed c-committed d-committed")
+	_, err := s.SyncNext(0)
+	must(t, err)
+	runRounds(t, s)
+	check("b-durable c-durable")
+	_, err = s.SyncNext(0)
+	must(t, err)
+	runRounds(t, s)
+	check("d-durable")
+}
+
+// What an inbox has beyond its share comes after the others' turn, and comes.
+func TestInboxBeyondItsShareHasAnotherTurn(t *testing.T) {
+	s := scripts(t, func(c *Config) { c.MaxItems = 2 })
+	var log []string
+	for i := range 5 {
+		s.Post(1, func(*Round) { log = append(log, fmt.Sprint("a", i)) })
+	}
+	s.Post(2, func(*Round) { log = append(log, "b") })
+	_, err := s.RunRound(0)
+	must(t, err)
+	if got := strings.Join(log, " "); got != "a0 a1 b a2 a3 a4" {
+		t.Error(got)
+	}
+}
+
+// A fault that a member finds stops the store, and the batch is not committed.
+func TestFailStoreCommitsNothing(t *testing.T) {
+	s := scripts(t, nil)
+	bad := errors.New("bad")
+	called := false
+	s.Post(1, func(r *Round) {
+		must(t, r.Batch.Set([]byte("k"), nil, nil))
+		r.OnCommitted(func() { called = true })
+		r.FailStore(bad)
+	})
+	if _, err := s.RunRound(0); !errors.Is(err, bad) {
+		t.Errorf("round: %v", err)
+	}
+	if _, _, err := s.cfg.DB.Get([]byte("k")); !errors.Is(err, pebble.ErrNotFound) || called {
+		t.Errorf("row: %v, callback %v", err, called)
+	}
+}
+
 type clock struct {
 	name  string
 	wants bool
