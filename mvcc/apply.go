@@ -89,6 +89,9 @@ func stageVersion(b *pebble.Batch, rev int64, e *Effect) error {
 	return op.Finish()
 }
 
+// leaseRow is the value of every row of the lease index.
+var leaseRow = []byte{rowFormat << 4}
+
 // stageLease keeps the lease index: which keys are attached to a lease.
 func stageLease(b *pebble.Batch, e *Effect) error {
 	if e.OldLease != 0 {
@@ -97,7 +100,7 @@ func stageLease(b *pebble.Batch, e *Effect) error {
 		}
 	}
 	if e.Lease != 0 {
-		return b.Set(appendLeaseKey(nil, e.Lease, e.Key), []byte{rowFormat << 4}, nil)
+		return b.Set(appendLeaseKey(nil, e.Lease, e.Key), leaseRow, nil)
 	}
 	return nil
 }

@@ -294,30 +294,3 @@ func EventSpan(first, last int64) (lower, upper []byte) {
 	upper = binary.BigEndian.AppendUint64([]byte{keys.EventPrefix}, uint64(last)+1)
 	return lower, upper
 }
-
-// EventOfVersion appends the event row that belongs to a version row, so that
-// who receives versions without events (a snapshot of a range) can rebuild the
-// revision index. ok is false when key is not a version key. The kinds are the
-// ones Apply writes: a version 1 is a creation.
-func EventOfVersion(dstKey, dstValue, key, row []byte) (eventKey, eventValue []byte, ok bool, err error) {
-	prefix, rev, sub, ok := splitVersionKey(key)
-	if !ok {
-		return dstKey, dstValue, false, nil
-	}
-	v, err := decodeVersionValue(row, rev)
-	if err != nil {
-		return dstKey, dstValue, false, err
-	}
-	kind := eventPut
-	switch {
-	case v.tombstone:
-		kind = eventDelete
-	case v.version == 1:
-		kind = eventCreate
-	}
-	dstKey = appendEventKey(dstKey, rev, sub, nil)
-	if dstKey, err = appendUserKey(dstKey, prefix); err != nil {
-		return dstKey, dstValue, false, err
-	}
-	return dstKey, appendEventValue(dstValue, kind), true, nil
-}

@@ -492,6 +492,25 @@ func (u *storeUnderTest) checkLeases() {
 	}
 }
 
+// compact forgets revisions and removes some of what is garbage.
+func (u *storeUnderTest) compact() {
+	u.t.Helper()
+	oldest := max(u.m.compacted, 1)
+	if u.applied <= oldest {
+		return
+	}
+	rev := oldest + 1 + u.rng.Int64N(u.applied-oldest)
+	if err := u.s.SetForgotten(rev); err != nil {
+		u.t.Fatal(err)
+	}
+	u.m.compacted = rev
+	for range u.rng.IntN(20) {
+		if _, err := u.s.CompactStep(1 + u.rng.IntN(10)); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+}
+
 // crash loses what was not synced, opens again and applies the log from there.
 func (u *storeUnderTest) crash() {
 	u.t.Helper()
@@ -564,6 +583,8 @@ func TestRandomHistoriesEqualTheModel(t *testing.T) {
 						u.checkLeases()
 					case i%150 == 4:
 						u.crash()
+					case i%80 == 5:
+						u.compact()
 					}
 				}
 				if err := u.db.Close(); err != nil {

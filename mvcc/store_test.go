@@ -9,6 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/hawser-kv/hawser/range/keys"
 )
 
 func TestStoreOfANewerFormatIsNotOpened(t *testing.T) {
@@ -65,12 +67,14 @@ func TestApplyingAgainChangesNothing(t *testing.T) {
 	}
 }
 
-// TestEventRowsOfVersionsAreTheOnesApplyWrites: a replica that got versions
-// only, by a snapshot, has the same revision index afterwards.
-func TestEventRowsOfVersionsAreTheOnesApplyWrites(t *testing.T) {
+// TestDerivedRowsAreTheOnesApplyWrites: a replica that got versions only, by a
+// snapshot, has the same revision and lease index afterwards.
+func TestDerivedRowsAreTheOnesApplyWrites(t *testing.T) {
 	h := newHistory(t)
 	h.put("a\x00", "1")
-	h.put("a\x00", "2")
+	h.do(&Request{Put: &pb.PutRequest{Key: []byte("a\x00"), Lease: 5}})
+	h.do(&Request{Put: &pb.PutRequest{Key: []byte("l\x00m"), Lease: 5}})
+	h.do(&Request{Put: &pb.PutRequest{Key: []byte("n"), Lease: -6}})
 	h.txn(then(opPut("b"), opDelete("a", "b"), opPut("c")))
 	h.put("a\x00", "3")
 	it, err := h.s.db.NewIter(nil)
@@ -78,22 +82,26 @@ func TestEventRowsOfVersionsAreTheOnesApplyWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer it.Close()
-	made, events := map[string]string{}, map[string]string{}
+	derived, applied := map[string]string{}, map[string]string{}
+	var d Deriver
 	for ok := it.First(); ok; ok = it.Next() {
-		k, v, isVersion, err := EventOfVersion(nil, nil, it.Key(), it.Value())
+		isVersion, err := d.Rows(it.Key(), it.Value(), func(k, v []byte) error {
+			derived[string(k)] = string(v)
+			return nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if isVersion {
-			made[string(k)] = string(v)
+		if first := it.Key()[0]; first == keys.EventPrefix || first == keys.LeasePrefix {
+			applied[string(it.Key())] = string(it.Value())
 		}
-		if _, _, _, err := splitEventKey(it.Key()); err == nil {
-			events[string(it.Key())] = string(it.Value())
+		if isVersion != (it.Key()[0] == keys.VersionPrefix) {
+			t.Errorf("row %x is a version: %t", it.Key(), isVersion)
 		}
 	}
-	want(t, "rows", fmt.Sprintf("%x", made), fmt.Sprintf("%x", events))
-	if len(events) != 6 {
-		t.Errorf("%d events, want 6", len(events))
+	want(t, "rows", fmt.Sprintf("%x", derived), fmt.Sprintf("%x", applied))
+	if len(applied) != 8+2 {
+		t.Errorf("%d rows, want 8 events and 2 keys of leases", len(applied))
 	}
 }
 
