@@ -167,10 +167,11 @@ func (s *Stream) Cancel(id, current int64) {
 
 // RequestProgress asks for a response that promises that everything at or
 // below current has been sent (W16). It is answered when all watchers of the
-// stream have got there. A stream without watchers, or with one that was asked
-// to start in the future, gets no answer, as from etcd.
+// stream have got there. A stream without watchers, with one that was asked to
+// start in the future, or with one that a compaction ended and its client has
+// not cancelled, gets no answer, as from etcd.
 func (s *Stream) RequestProgress(current int64) {
-	if len(s.watchers) == 0 {
+	if len(s.watchers) == 0 || len(s.compacted) > 0 {
 		return
 	}
 	for _, w := range s.watchers {

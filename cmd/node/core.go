@@ -1,0 +1,439 @@
+package node
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/placement"
+	"github.com/hawser-kv/hawser/placement/client"
+	"github.com/hawser-kv/hawser/placement/meta"
+	"github.com/hawser-kv/hawser/placement/sequencer"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proxy/watch"
+	"github.com/hawser-kv/hawser/range/compactor"
+	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/store"
+)
+
+// metaReplicaID is the Raft id of this node in the meta group: the first of a
+// cluster.
+const metaReplicaID = 1
+
+// CoreConfig says what a Core is made of.
+type CoreConfig struct {
+	FS  vfs.FS
+	Dir string
+	// NewIDs gives a new data directory its cluster and node id; neither is 0.
+	NewIDs func() (clusterID, nodeID uint64)
+	// Engine changes the engine's options before it is opened. May be nil.
+	Engine    func(*pebble.Options)
+	MVCC      mvcc.Options
+	Store     store.Config // DB, Loader are filled in
+	Sequencer sequencer.Config
+	Limits    replica.Limits
+	Watch     watch.Config // History is filled in
+	Router    router.Config
+	// CompactionBatch and the rest of the compactor's manners.
+	Compactor compactor.Config
+	Logger    *zap.Logger
+}
+
+// Core is everything of a node below its listeners: engine, ranges, placement
+// service, router and watch hub, wired together. It starts no goroutine before
+// Start; a simulation drives its parts from one thread instead.
+type Core struct {
+	ClusterID, NodeID uint64
+
+	DB        *pebble.DB
+	MVCC      *mvcc.Store
+	Readers   *replica.Readers
+	Store     *store.Store
+	Placement *placement.Service
+	Client    *client.Client
+	Frontier  *watch.Frontier
+	Watch     *watch.Service
+	Router    *router.Router
+	Compactor *compactor.Compactor
+
+	dir    *dataDir
+	log    *zap.Logger
+	cfg    CoreConfig
+	detach func()
+	meta   metaStatus
+
+	mu struct {
+		sync.Mutex
+		// loaded are the replicas in memory, told of a new session.
+		loaded map[uint64]struct{}
+		// awaited are ranges that something arrived for before the split that
+		// begins their replica was applied here: loaded when it is.
+		awaited map[uint64]struct{}
+	}
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// OpenCore opens a data directory, or makes a new one, and wires a node over
+// it. The error names what to do where the user can do something; the data is
+// untouched then.
+func OpenCore(cfg CoreConfig) (_ *Core, err error) {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	dir, err := openDataDir(cfg.FS, cfg.Dir, func() identity {
+		cluster, node := cfg.NewIDs()
+		return identity{ClusterID: cluster, NodeID: node}
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := &Core{
+		ClusterID: dir.id.ClusterID, NodeID: dir.id.NodeID,
+		dir: dir, log: cfg.Logger, cfg: cfg,
+	}
+	c.mu.loaded = make(map[uint64]struct{})
+	c.mu.awaited = make(map[uint64]struct{})
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.closeEngine())
+		}
+	}()
+	if err := c.openEngine(); err != nil {
+		return nil, err
+	}
+	if err := c.bootstrap(); err != nil {
+		return nil, err
+	}
+	if err := c.wire(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Core) openEngine() error {
+	opts := mvcc.EngineOptions(c.cfg.FS)
+	opts.Logger = engineLogger{c.log}
+	if c.cfg.Engine != nil {
+		c.cfg.Engine(opts)
+	}
+	db, err := pebble.Open(c.dir.enginePath(), opts)
+	if err != nil {
+		return explainEngine(c.dir.path, err)
+	}
+	c.DB = db
+	if err := c.dir.checkEngine(db); err != nil {
+		return fmt.Errorf("%s: %w", c.dir.path, err)
+	}
+	if c.MVCC, err = mvcc.Open(db, c.cfg.MVCC); err != nil {
+		return explainEngine(c.dir.path, err)
+	}
+	return nil
+}
+
+// explainEngine adds what to do to an error of opening the engine.
+func explainEngine(dir string, err error) error {
+	switch {
+	case errors.Is(err, mvcc.ErrStoreFormat):
+		return fmt.Errorf("%s: %w: %w", dir, ErrNewerFormat, err)
+	case pebble.IsCorruptionError(err):
+		return fmt.Errorf("%s: %w: %w", dir, ErrDamaged, err)
+	}
+	return fmt.Errorf("%s: open the engine: %w", dir, err)
+}
+
+// bootstrap stages, once and durably, the first replica of the meta group and
+// of the range that covers everything. A crash before leaves nothing behind.
+func (c *Core) bootstrap() error {
+	b := c.DB.NewBatch()
+	defer func() { _ = b.Close() }() // committed or given up
+	if _, err := raftlog.ReadApplied(c.DB, keys.MetaGroupID); err == nil {
+		return nil
+	} else if !errors.Is(err, raftlog.ErrNotFound) {
+		return fmt.Errorf("%s: %w: %w", c.dir.path, ErrDamaged, err)
+	}
+	if err := raftlog.Bootstrap(c.DB, b, keys.MetaGroupID, []uint64{metaReplicaID}, nil); err != nil {
+		return err
+	}
+	for _, d := range c.firstRanges().Ranges {
+		if _, err := replica.Stage(c.DB, b, c.NodeID, d, meta.FirstRevision); err != nil {
+			return err
+		}
+	}
+	if err := b.Commit(pebble.Sync); err != nil {
+		return fmt.Errorf("%s: first write: %w", c.dir.path, err)
+	}
+	return nil
+}
+
+// firstRanges is the directory of a new cluster: one range over everything.
+func (c *Core) firstRanges() *placementpb.Bootstrap {
+	return meta.NewBootstrap(c.ClusterID, nil, []*rangepb.Replica{{NodeId: c.NodeID, ReplicaId: 1}})
+}
+
+// nextSession takes the node's next block of session numbers: a session is
+// never used twice, over restarts too (R3).
+func (c *Core) nextSession() (uint64, error) {
+	const block = 1 << 20
+	key := keys.Node("session")
+	var last uint64
+	v, closer, err := c.DB.Get(key)
+	switch {
+	case err == nil:
+		if len(v) == 8 {
+			last = binary.BigEndian.Uint64(v)
+		}
+		bad := len(v) != 8
+		if err := closer.Close(); err != nil {
+			return 0, err
+		}
+		if bad {
+			return 0, fmt.Errorf("%s: session row: %w", c.dir.path, ErrDamaged)
+		}
+	case !errors.Is(err, pebble.ErrNotFound):
+		return 0, err
+	}
+	next := last + block
+	if err := c.DB.Set(key, binary.BigEndian.AppendUint64(nil, next), pebble.Sync); err != nil {
+		return 0, err
+	}
+	return last + 1, nil
+}
+
+func (c *Core) wire() (err error) {
+	c.Readers = replica.NewReaders(c.DB, c.MVCC)
+	c.Frontier = watch.NewFrontier()
+	ids, err := replica.List(c.DB)
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", c.dir.path, ErrDamaged, err)
+	}
+	for _, id := range ids {
+		if resolved, ok := c.Readers.Resolved(id); ok {
+			c.Frontier.Resolved(id, resolved)
+		}
+	}
+
+	wc := c.cfg.Watch
+	wc.History, wc.Logger = c.MVCC, c.log
+	c.Watch = watch.NewService(c.Frontier, wc)
+
+	cc := c.cfg.Compactor
+	cc.Store, cc.Logger = c.MVCC, c.log
+	cc.Complete = func() int64 { return c.Frontier.Complete(nil, nil) }
+	c.Compactor = compactor.New(cc)
+
+	sc := c.cfg.Sequencer
+	sc.Bootstrap = c.firstRanges()
+	c.Placement, err = placement.Open(c.DB, placement.Config{
+		Sequencer: sc, Logger: c.log,
+		Wake: func() { c.Store.Load(keys.MetaGroupID) },
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.dir.path, explainMeta(err))
+	}
+	if id := c.Placement.ClusterID(); id != 0 && id != c.ClusterID {
+		return fmt.Errorf("the meta group is of cluster %x, the directory of %x: %w", id, c.ClusterID, ErrOtherCluster)
+	}
+
+	st := c.cfg.Store
+	st.DB, st.Loader, st.Logger = c.DB, c.load, c.log
+	if c.Store, err = store.Open(st); err != nil {
+		return err
+	}
+
+	first, err := c.nextSession()
+	if err != nil {
+		return err
+	}
+	c.Client, err = client.New(client.Config{
+		ClusterID: c.ClusterID, NodeID: c.NodeID, FirstSession: first, Link: c.Placement,
+		Range:      func(id uint64, m *placementpb.FromSequencer) { c.Store.Post(id, m) },
+		NewSession: c.sessionBegan,
+		Cut:        c.takeCut,
+	})
+	if err != nil {
+		return err
+	}
+	rc := c.cfg.Router
+	rc.Ranges, rc.Sequencer, rc.Frontier, rc.Logger = ranges{c}, c.Client, frontier{c.Frontier}, c.log
+	c.Router, err = router.New(rc)
+	return err
+}
+
+func explainMeta(err error) error {
+	var newer *meta.NewerFormatError
+	var corrupt *meta.CorruptError
+	switch {
+	case errors.As(err, &newer):
+		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	case errors.As(err, &corrupt):
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// Begin attaches the node to its placement service and loads the meta group.
+// Everything else follows from what these say. The store must be driven.
+func (c *Core) Begin() {
+	c.detach = c.Placement.Attach(c.NodeID, c.Client.Deliver)
+	c.Store.Load(keys.MetaGroupID)
+	c.Client.Start()
+}
+
+// sessionBegan tells the loaded replicas to register (R3).
+func (c *Core) sessionBegan(_, _ uint64) {
+	c.mu.Lock()
+	ids := make([]uint64, 0, len(c.mu.loaded))
+	for id := range c.mu.loaded {
+		ids = append(ids, id)
+	}
+	c.mu.Unlock()
+	sortIDs(ids)
+	for _, id := range ids {
+		c.Store.Post(id, replica.SessionChanged{})
+	}
+}
+
+func (c *Core) takeCut(cut *placementpb.Cut) {
+	if err := c.Router.Cut(cut); err != nil {
+		// S would have to be wrong: serving on would break the order of
+		// revisions, so the node stops loudly.
+		panic(fmt.Sprintf("node: cut at revision %d: %v", cut.Revision, err))
+	}
+	c.Watch.Cut(cut)
+	c.Compactor.Request(cut.Compacted)
+	if c.Compactor.Waiting() {
+		c.Compactor.Kick()
+	}
+}
+
+// Applied is the replicas' event sink.
+func (c *Core) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
+	c.Watch.Applied(rangeID, resolved, events)
+	if c.Compactor.Waiting() {
+		c.Compactor.Kick()
+	}
+}
+
+// load is the store's loader.
+func (c *Core) load(id uint64) (store.Member, error) {
+	if id == keys.MetaGroupID {
+		return c.loadMeta()
+	}
+	r, err := replica.New(replica.Config{
+		RangeID: id, NodeID: c.NodeID, DB: c.DB, MVCC: c.MVCC, Readers: c.Readers,
+		Link: c.Client, Events: c, Logger: c.log, Limits: c.cfg.Limits,
+		Began: c.began,
+	})
+	if err != nil {
+		if errors.Is(err, replica.ErrNoReplica) {
+			c.mu.Lock()
+			if len(c.mu.awaited) < maxAwaited {
+				c.mu.awaited[id] = struct{}{}
+			}
+			c.mu.Unlock()
+		}
+		return nil, err
+	}
+	c.mu.Lock()
+	c.mu.loaded[id] = struct{}{}
+	c.mu.Unlock()
+	return &rangeMember{Replica: r, core: c, id: id}, nil
+}
+
+// maxAwaited bounds the ranges that are awaited: a split begins one at a time,
+// and beyond it the sequencer's own reminder does.
+const maxAwaited = 1024
+
+// began tells the frontier of a replica that a split has begun, and loads it
+// if somebody waits for it: the sequencer's Wake comes once.
+func (c *Core) began(d *rangepb.RangeDescriptor) {
+	if resolved, ok := c.Readers.Resolved(d.RangeId); ok {
+		c.Applied(d.RangeId, resolved, nil)
+	}
+	c.mu.Lock()
+	_, awaited := c.mu.awaited[d.RangeId]
+	delete(c.mu.awaited, d.RangeId)
+	c.mu.Unlock()
+	if awaited {
+		c.Store.Load(d.RangeId)
+	}
+}
+
+// Loaded returns the ids of the replicas in memory, ascending.
+func (c *Core) Loaded() []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := make([]uint64, 0, len(c.mu.loaded))
+	for id := range c.mu.loaded {
+		ids = append(ids, id)
+	}
+	sortIDs(ids)
+	return ids
+}
+
+// Close closes the engine and the data directory. The store must have stopped.
+func (c *Core) Close() error {
+	c.closeOnce.Do(func() {
+		if c.detach != nil {
+			c.detach()
+		}
+		c.closeErr = c.closeEngine()
+	})
+	return c.closeErr
+}
+
+func (c *Core) closeEngine() error {
+	var errs []error
+	if c.MVCC != nil {
+		errs = append(errs, c.MVCC.Close())
+	}
+	if c.DB != nil {
+		errs = append(errs, c.DB.Close())
+	}
+	return errors.Join(append(errs, c.dir.close())...)
+}
+
+// rangeMember is a replica as the store drives it.
+type rangeMember struct {
+	*replica.Replica
+	core *Core
+	id   uint64
+}
+
+// Flush stages into the round's batch.
+func (m *rangeMember) Flush(r *store.Round) { m.Replica.Flush(r.Batch, r) }
+
+// Close closes the replica and forgets it.
+func (m *rangeMember) Close(err error) {
+	m.core.mu.Lock()
+	delete(m.core.mu.loaded, m.id)
+	m.core.mu.Unlock()
+	m.Replica.Close(err)
+}
+
+// metaStatus is what others read of the meta group.
+type metaStatus struct {
+	term, leader, committed, applied atomic.Uint64
+}
+
+// frontier is the watch frontier as the router asks it.
+type frontier struct{ f *watch.Frontier }
+
+// Complete returns the newest revision complete here, and the compacted one.
+func (f frontier) Complete(start, end []byte) (rev, compacted int64, ok bool) {
+	rev = f.f.Complete(start, end)
+	_, compacted = f.f.Revision()
+	return rev, compacted, rev > 0
+}

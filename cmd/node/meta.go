@@ -1,0 +1,125 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/placement"
+	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/range/raftgroup"
+	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/store"
+)
+
+func sortIDs(ids []uint64) { slices.Sort(ids) }
+
+// metaMember is the meta group's member as the store drives it: the Raft group
+// on one side, the placement service on the other.
+type metaMember struct {
+	core    *Core
+	group   *raftgroup.Group
+	member  *placement.Member
+	promise []*raftpb.Message
+	failed  error
+}
+
+func (c *Core) loadMeta() (store.Member, error) {
+	log, err := raftlog.Load(c.DB, keys.MetaGroupID)
+	if err != nil {
+		return nil, fmt.Errorf("meta group: %w", err)
+	}
+	g, err := raftgroup.New(raftgroup.Config{
+		ID: keys.MetaGroupID, ReplicaID: metaReplicaID, Log: log, Machine: c.Placement, Logger: c.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("meta group: %w", err)
+	}
+	m := &metaMember{core: c, group: g, member: placement.NewMember(c.Placement, g)}
+	if g.SoleVoter() {
+		// Nobody else can lead: no need to wait for an election timeout.
+		if err := g.Campaign(); err != nil {
+			return nil, fmt.Errorf("meta group: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Handle takes Raft messages; what the service wants is seen in Flush.
+func (m *metaMember) Handle(ev any) {
+	if msg, ok := ev.(*raftpb.Message); ok {
+		if err := m.group.Step(msg); err != nil {
+			m.core.log.Debug("meta group: message dropped", zap.Error(err))
+		}
+		return
+	}
+	if ev != nil {
+		panic(fmt.Sprintf("node: meta group: inbox item %T", ev))
+	}
+}
+
+// Flush gives the service and the group their turns until neither wants more.
+func (m *metaMember) Flush(r *store.Round) {
+	r.Send(m.promise)
+	m.promise = nil
+	for m.failed == nil {
+		m.member.Drive()
+		if !m.group.HasReady() {
+			break
+		}
+		work, err := m.group.Ready(r.Batch)
+		if err != nil {
+			m.failed = err
+			break
+		}
+		r.Send(work.Send)
+		if work.NeedsSync {
+			r.NeedSync()
+		}
+		if work.NeedsSync || len(work.WhenDurable) > 0 {
+			r.OnDurable(func() { m.durable(work) })
+		}
+		for _, rs := range work.ReadStates {
+			m.member.Confirmed(rs.RequestCtx)
+		}
+	}
+	if m.failed != nil {
+		// Without the meta group nothing can be ordered: the node stops.
+		r.FailStore(fmt.Errorf("meta group: %w", m.failed))
+		return
+	}
+	m.core.meta.set(m.group)
+}
+
+func (m *metaMember) durable(work raftgroup.Work) {
+	send, err := m.group.Durable(work)
+	if err != nil {
+		m.failed = err
+		return
+	}
+	m.promise = append(m.promise, send...)
+}
+
+// Tick passes one tick.
+func (m *metaMember) Tick() {
+	if err := m.group.Tick(); err != nil {
+		m.failed = err
+	}
+	m.member.Tick()
+}
+
+// WantsTicks is always true: the meta group never sleeps.
+func (m *metaMember) WantsTicks() bool { return true }
+
+// Close has nothing to answer: what waits for S waits in the client.
+func (m *metaMember) Close(error) {}
+
+func (s *metaStatus) set(g *raftgroup.Group) {
+	applied, _ := g.Applied()
+	s.term.Store(g.Term())
+	s.leader.Store(g.Leader())
+	s.committed.Store(g.Committed())
+	s.applied.Store(applied)
+}

@@ -1,0 +1,448 @@
+// Package node wires one node of Hawser: its data directory, engine, ranges,
+// placement service and proxy, its listeners and its background work. It
+// decides nothing about data.
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/cmd/config"
+	"github.com/hawser-kv/hawser/cmd/version"
+	"github.com/hawser-kv/hawser/placement/autocompact"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proxy"
+	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proxy/watch"
+	"github.com/hawser-kv/hawser/range/compactor"
+	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/store"
+)
+
+// cacheBytes is the engine's block cache: large enough for the index and
+// filter blocks of some ten million keys, small beside etcd's index of them.
+const cacheBytes = 128 << 20
+
+// reserveBytes is the room on disk below which puts are refused.
+const reserveBytes = 256 << 20
+
+// Config says how a node runs. The zero value of FS is the disk.
+type Config struct {
+	config.Config
+	Logger *zap.Logger
+	// FS is where the data is.
+	FS vfs.FS
+	// Tune changes what a test wants different. May be nil.
+	Tune func(*CoreConfig)
+}
+
+// Node is a running node.
+type Node struct {
+	cfg  Config
+	log  *zap.Logger
+	core *Core
+
+	server    *proxy.Server
+	metrics   []*http.Server
+	listeners []net.Listener
+	running   sync.WaitGroup
+	// draining ends the Watch streams, stopping the background work.
+	draining  chan struct{}
+	stopping  chan struct{}
+	failed    chan error
+	failOnce  sync.Once
+	closeOnce sync.Once
+}
+
+// Start opens the data directory, starts the node and returns when it serves.
+func Start(ctx context.Context, cfg Config) (_ *Node, err error) {
+	cfg.EnsureDefaults()
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	if cfg.FS == nil {
+		cfg.FS = vfs.Default
+	}
+	n := &Node{
+		cfg: cfg, log: cfg.Logger,
+		draining: make(chan struct{}), stopping: make(chan struct{}), failed: make(chan error, 1),
+	}
+	// The listeners first: a port in use is found before the data is touched.
+	if err := n.listen(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			for _, l := range n.listeners {
+				_ = l.Close() // the error that matters is err
+			}
+		}
+	}()
+	cc := n.coreConfig()
+	if cfg.Tune != nil {
+		cfg.Tune(&cc)
+	}
+	if n.core, err = OpenCore(cc); err != nil {
+		return nil, err
+	}
+	if err := n.run(ctx); err != nil {
+		return nil, errors.Join(err, n.stopCore(context.WithoutCancel(ctx), false))
+	}
+	return n, nil
+}
+
+// newIDs draws a cluster and a node id; both fit a positive int64, which some
+// clients parse.
+func newIDs() (clusterID, nodeID uint64) {
+	draw := func() uint64 {
+		var b [8]byte
+		for {
+			_, _ = rand.Read(b[:]) // never fails
+			if id := binary.BigEndian.Uint64(b[:]) >> 1; id != 0 {
+				return id
+			}
+		}
+	}
+	return draw(), draw()
+}
+
+func (n *Node) coreConfig() CoreConfig {
+	c := &n.cfg
+	return CoreConfig{
+		FS: c.FS, Dir: c.DataDir, NewIDs: newIDs, Logger: n.log,
+		Engine: func(o *pebble.Options) {
+			o.CacheSize = cacheBytes
+			o.DisableWAL = false
+			if c.UnsafeNoFsync {
+				o.FS = noSync{o.FS}
+			}
+		},
+		Store: store.Config{
+			TickInterval: c.HeartbeatInterval, ReserveBytes: reserveBytes,
+			FreeBytes: func() (uint64, error) {
+				if n.core == nil {
+					return reserveBytes * 2, nil // opening: looked at with the first tick
+				}
+				return n.core.freeBytes(c.QuotaBackendBytes, reserveBytes)
+			},
+		},
+		Limits: replica.Limits{},
+		Watch:  watch.Config{ProgressInterval: c.WatchProgressNotifyInterval},
+		Router: router.Config{RequestTimeout: 5*time.Second + 2*c.ElectionTimeout},
+		Compactor: compactor.Config{
+			BatchLimit: c.CompactionBatchLimit, Pause: c.CompactionSleepInterval,
+		},
+	}
+}
+
+func (n *Node) run(ctx context.Context) error {
+	c := n.core
+	c.Store.Start(context.WithoutCancel(ctx))
+	c.Watch.Start()
+	c.Compactor.Start(func(err error) { n.fail(err) })
+	n.background(n.tickReaders)
+	n.background(n.watchStore)
+	c.Begin()
+	// Serving begins when S answers: everything a client may ask rests on it.
+	if _, _, err := c.current(ctx); err != nil {
+		return fmt.Errorf("waiting for the sequencer: %w", err)
+	}
+	if c.AutoCompaction(n.cfg.Config) != nil {
+		n.background(n.autoCompact)
+	}
+	return n.serve()
+}
+
+// background runs fn until the node stops.
+func (n *Node) background(fn func()) { n.running.Go(fn) }
+
+// awaitTicks is how many ticks a read may wait inside a range; the router's
+// request timeout comes first.
+const awaitTicks = 600
+
+func (n *Node) tickReaders() {
+	t := time.NewTicker(n.cfg.HeartbeatInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-n.stopping:
+			return
+		case <-t.C:
+			n.core.Readers.Tick(awaitTicks)
+		}
+	}
+}
+
+func (n *Node) watchStore() {
+	select {
+	case <-n.stopping:
+	case <-n.core.Store.Failed():
+		n.fail(fmt.Errorf("store: %w", n.core.Store.Err()))
+	}
+}
+
+// fail reports the fault that ends the node.
+func (n *Node) fail(err error) {
+	n.failOnce.Do(func() {
+		n.log.Error("fault", zap.Error(err))
+		n.failed <- err
+	})
+}
+
+// current asks S for the current revision and the compacted one.
+func (c *Core) current(ctx context.Context) (revision, compacted int64, err error) {
+	type answer struct {
+		a   *placementpb.QueryAnswer
+		err error
+	}
+	got := make(chan answer, 1)
+	c.Client.Query(nil, func(a *placementpb.QueryAnswer, err error) { got <- answer{a, err} })
+	select {
+	case a := <-got:
+		if a.err != nil {
+			return 0, 0, a.err
+		}
+		if a.a.Refused {
+			return 0, 0, fmt.Errorf("the sequencer refused a query: %s", a.a.Reason)
+		}
+		return a.a.Revision, a.a.Compacted, nil
+	case <-ctx.Done():
+		return 0, 0, ctx.Err()
+	case <-c.Store.Failed():
+		return 0, 0, c.Store.Err()
+	}
+}
+
+// AutoCompaction returns the policy that a configuration asks for, nil if none.
+func (c *Core) AutoCompaction(cfg config.Config) *autocompact.Policy {
+	switch {
+	case cfg.AutoCompactionMode == config.Periodic && cfg.AutoCompactionWindow > 0:
+		return autocompact.Periodic(cfg.AutoCompactionWindow)
+	case cfg.AutoCompactionMode == config.Revision && cfg.AutoCompactionRevisions > 0:
+		return autocompact.Revisions(cfg.AutoCompactionRevisions)
+	}
+	return nil
+}
+
+func (n *Node) autoCompact() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	policy := n.core.AutoCompaction(n.cfg.Config)
+	t := time.NewTicker(policy.Interval())
+	defer t.Stop()
+	for {
+		select {
+		case <-n.stopping:
+			return
+		case now := <-t.C:
+			rev := policy.Observe(now, n.core.Router.LocalRevision())
+			if rev == 0 {
+				continue
+			}
+			if _, err := n.core.Router.Compact(ctx, rev); err != nil {
+				n.log.Warn("auto compaction", zap.Int64("revision", rev), zap.Error(err))
+				continue
+			}
+			policy.Compacted(now, rev)
+		}
+	}
+}
+
+func (n *Node) listen() error {
+	open := func(u url.URL) (net.Listener, error) {
+		l, err := net.Listen("tcp", u.Host)
+		if err != nil {
+			return nil, fmt.Errorf("listen for clients on %s: %w", u.String(), err)
+		}
+		n.listeners = append(n.listeners, l)
+		return l, nil
+	}
+	for i := range n.cfg.ListenClientURLs {
+		u := n.cfg.ListenClientURLs[i]
+		l, err := open(u)
+		if err != nil {
+			n.closeListeners()
+			return err
+		}
+		n.cfg.AdvertiseClientURLs = realPort(n.cfg.AdvertiseClientURLs, u, l)
+	}
+	return nil
+}
+
+// realPort replaces a port 0 in what is advertised for u by l's.
+func realPort(advertised []url.URL, u url.URL, l net.Listener) []url.URL {
+	if u.Port() != "0" {
+		return advertised
+	}
+	out := make([]url.URL, len(advertised))
+	for i, a := range advertised {
+		if a.Host == u.Host {
+			_, port, err := net.SplitHostPort(l.Addr().String())
+			if err == nil {
+				a.Host = net.JoinHostPort(a.Hostname(), port)
+			}
+		}
+		out[i] = a
+	}
+	return out
+}
+
+func (n *Node) closeListeners() {
+	for _, l := range n.listeners {
+		_ = l.Close() // given up
+	}
+	n.listeners = nil
+}
+
+func (n *Node) serve() error {
+	c := n.core
+	metrics := proxy.NewMetrics()
+	member := proxy.Member{ID: c.NodeID, Name: n.cfg.Name, PeerURLs: urlStrings(n.cfg.InitialAdvertisePeerURLs),
+		ClientURLs: urlStrings(n.cfg.AdvertiseClientURLs)}
+	keepaliveInterval, keepaliveTimeout := n.cfg.ServerKeepalive()
+	server, err := proxy.NewServer(proxy.Config{
+		ClusterID: c.ClusterID, MemberID: c.NodeID, Members: []proxy.Member{member},
+		Version: version.Get().Version,
+		Router:  c.Router,
+		Watch: proxy.NewWatchServer(proxy.WatchConfig{
+			Service: c.Watch, Current: c.current,
+			Previous:      func(key []byte, rev int64) (*mvccpb.KeyValue, error) { return c.MVCC.PrevKV(key, rev+1) },
+			FillHeader:    proxy.FillHeader(c.ClusterID, c.NodeID, c),
+			FragmentBytes: n.cfg.MaxRequestBytes + 512<<10,
+			Stopping:      n.draining,
+		}),
+		Meta: c, Storage: c, Replicas: c, Metrics: metrics,
+		MaxRequestBytes: n.cfg.MaxRequestBytes, MaxTxnOps: n.cfg.MaxTxnOps,
+		MaxConcurrentStreams: n.cfg.MaxConcurrentStreams,
+		KeepaliveMinTime:     n.cfg.GRPCKeepAliveMinTime,
+		KeepaliveInterval:    keepaliveInterval, KeepaliveTimeout: keepaliveTimeout,
+		RequestTimeout: 5*time.Second + 2*n.cfg.ElectionTimeout, ElectionTimeout: n.cfg.ElectionTimeout,
+		QuotaBytes: n.cfg.QuotaBackendBytes, SlowRequest: n.cfg.WarningUnaryRequestDuration,
+		Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.server = server
+	for _, l := range n.listeners {
+		n.background(func() {
+			if err := server.Serve(l); err != nil && !errors.Is(err, proxy.ErrServerStopped) {
+				n.fail(err)
+			}
+		})
+	}
+	return nil
+}
+
+func urlStrings(us []url.URL) []string {
+	out := make([]string, len(us))
+	for i, u := range us {
+		out[i] = u.String()
+	}
+	return out
+}
+
+// ClientAddr is the address of the first client listener, port included.
+func (n *Node) ClientAddr() string { return n.listeners[0].Addr().String() }
+
+// Err delivers the fault that ended the node, if one does.
+func (n *Node) Err() <-chan error { return n.failed }
+
+// Core returns the node's inside, for tests.
+func (n *Node) Core() *Core { return n.core }
+
+// Close drains and stops: no new requests, streams end, requests under way
+// finish, revisions are handed over without a gap (R2), the engine is closed.
+func (n *Node) Close(ctx context.Context) error {
+	var err error
+	n.closeOnce.Do(func() {
+		close(n.draining)
+		err = errors.Join(n.server.Drain(ctx), n.stopCore(ctx, true))
+		n.server.Stop()
+	})
+	return err
+}
+
+// Kill stops as a crash would, for tests: nothing is drained or handed over.
+func (n *Node) Kill() error {
+	var err error
+	n.closeOnce.Do(func() {
+		close(n.draining)
+		n.server.Stop()
+		err = n.stopCore(context.Background(), false)
+	})
+	return err
+}
+
+func (n *Node) stopCore(ctx context.Context, handOver bool) error {
+	c := n.core
+	if handOver && c.Store.Err() == nil {
+		done := make(chan struct{})
+		c.Placement.HandOver(func() { close(done) })
+		select {
+		case <-done:
+		case <-ctx.Done():
+			n.log.Warn("stopping without a hand-over: revisions will have a gap")
+		case <-c.Store.Failed():
+		}
+	}
+	close(n.stopping)
+	c.Router.Stop()
+	c.Compactor.Stop()
+	c.Store.Stop()
+	c.Client.Stop()
+	c.Watch.Stop()
+	n.running.Wait()
+	return c.Close()
+}
+
+// noSync is a file system that never waits for the disk (--unsafe-no-fsync).
+type noSync struct{ vfs.FS }
+
+type noSyncFile struct{ vfs.File }
+
+func (noSyncFile) Sync() error                             { return nil }
+func (noSyncFile) SyncData() error                         { return nil }
+func (noSyncFile) SyncTo(int64) (fullSync bool, err error) { return true, nil }
+
+func (fs noSync) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if err != nil {
+		return nil, err
+	}
+	return noSyncFile{f}, nil
+}
+
+func (fs noSync) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
+	if err != nil {
+		return nil, err
+	}
+	return noSyncFile{f}, nil
+}
+
+// debugHandler adds /debug/pprof to the HTTP endpoints.
+func debugHandler(h http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}

@@ -1,0 +1,143 @@
+package node
+
+import (
+	"errors"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/store"
+)
+
+// ranges is this node's ranges as the router asks them.
+type ranges struct{ c *Core }
+
+var _ router.Ranges = ranges{}
+
+// Write posts a write to the range's leader.
+func (r ranges) Write(rangeID, epoch uint64, req *mvcc.Request, done func(router.WriteResult)) {
+	r.c.Store.Post(rangeID, &replica.Write{Epoch: epoch, Req: req, Done: func(res replica.WriteResult) {
+		out := router.WriteResult{Result: res.Result, Revision: res.Revision, NoEffect: res.NoEffect}
+		if res.Err != nil && !res.NoEffect {
+			out.Err = routerError(rangeID, res.Err)
+		} else {
+			out.Err = res.Err
+		}
+		done(out)
+	}})
+}
+
+// Latch posts a latch to the range's leader.
+func (r ranges) Latch(rangeID, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(router.LatchResult)) {
+	r.c.Store.Post(rangeID, &replica.Latch{Owner: owner, Epoch: epoch, Spans: spans, Done: func(res replica.LatchResult) {
+		if res.Err != nil {
+			done(router.LatchResult{Err: routerError(rangeID, res.Err)})
+			return
+		}
+		resolved, _ := r.c.Readers.Resolved(rangeID)
+		done(router.LatchResult{Term: res.Term, Session: res.Session, Resolved: resolved})
+	}})
+}
+
+// Unlatch gives a latch back.
+func (r ranges) Unlatch(rangeID uint64, owner *placementpb.TxnID) {
+	r.c.Store.Post(rangeID, &replica.Unlatch{Owner: owner})
+}
+
+// Await waits for the local replica.
+func (r ranges) Await(rangeID, epoch uint64, rev int64, done func(error)) {
+	r.c.Readers.Await(rangeID, epoch, rev, func(err error) {
+		if err != nil {
+			err = routerError(rangeID, err)
+		}
+		done(err)
+	})
+}
+
+// View opens a view of the local engine.
+func (r ranges) View(rev int64, pieces []router.Piece) (router.View, error) {
+	v, err := r.c.Readers.View(rev, replicaPieces(pieces)...)
+	if err != nil {
+		return nil, viewError(pieces, err)
+	}
+	return v, nil
+}
+
+// HashEntries hashes the pieces in the local engine.
+func (r ranges) HashEntries(rev, compacted int64, pieces []router.Piece) ([]mvcc.HashEntry, error) {
+	if err := r.c.Readers.Check(replicaPieces(pieces)...); err != nil {
+		return nil, viewError(pieces, err)
+	}
+	var all []mvcc.HashEntry
+	for _, p := range pieces {
+		entries, err := r.c.MVCC.HashEntries(p.Start, p.End, rev, compacted)
+		if err != nil {
+			return nil, viewError(pieces, err)
+		}
+		all = append(all, entries...)
+	}
+	return all, nil
+}
+
+// Nudge has the range look after itself.
+func (r ranges) Nudge(rangeID uint64) { r.c.Store.Post(rangeID, replica.Nudge{}) }
+
+func replicaPieces(pieces []router.Piece) []replica.Piece {
+	out := make([]replica.Piece, len(pieces))
+	for i, p := range pieces {
+		out[i] = replica.Piece(p)
+	}
+	return out
+}
+
+// viewError maps an error of reading; mvcc's own pass as they are.
+func viewError(pieces []router.Piece, err error) error {
+	if errors.Is(err, mvcc.ErrCompacted) {
+		return err
+	}
+	var id uint64
+	if len(pieces) > 0 {
+		id = pieces[0].RangeID
+	}
+	return routerError(id, err)
+}
+
+// routerError maps the replica's and the store's errors to the router's kinds.
+func routerError(rangeID uint64, err error) error {
+	out := &router.RangeError{Kind: router.Unknown, RangeID: rangeID, Err: err}
+	var re *replica.RangeError
+	switch {
+	case errors.Is(err, replica.ErrLeaseNotFound):
+		return mvcc.ErrLeaseNotFound
+	case errors.As(err, &re):
+		out.RangeID = re.RangeID
+		switch re.Kind {
+		case replica.StaleEpoch:
+			out.Kind = router.Stale
+			if re.Descriptor != nil {
+				out.Descriptors = []*rangepb.RangeDescriptor{re.Descriptor}
+			}
+		case replica.NotLeader:
+			out.Kind = router.NotLeader
+		}
+	case errors.Is(err, replica.ErrFailed), errors.Is(err, replica.ErrCorrupt):
+		out.Kind = router.Corrupt
+	case errors.Is(err, store.ErrStopped):
+		out.Kind = router.Stopped
+	case errors.Is(err, replica.ErrUnknownFate):
+		out.Kind = router.Unknown
+	case errors.Is(err, store.ErrNoSpace), errors.Is(err, replica.ErrNoSpace):
+		out.Kind = router.NoSpace
+	case errors.Is(err, replica.ErrTooManyRequests):
+		out.Kind = router.Busy
+	case errors.Is(err, replica.ErrNotResolved), errors.Is(err, replica.ErrAwaitExpired):
+		out.Kind = router.Unresolved
+	case errors.Is(err, replica.ErrNoReplica):
+		out.Kind = router.Stale
+	case replica.NotApplied(err):
+		out.Kind = router.Dropped
+	}
+	return out
+}

@@ -1,0 +1,156 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/range/replica"
+)
+
+// Size returns the bytes of the engine on disk, its log included, and those of
+// them that are not waiting to be deleted or rewritten.
+func (c *Core) Size() (total, inUse int64) {
+	m := c.DB.Metrics()
+	total = int64(m.DiskSpaceUsage())
+	inUse = total - int64(m.Table.ObsoleteSize) - int64(m.Table.ZombieSize) - int64(m.WAL.ObsoletePhysicalSize)
+	return total, max(inUse, 0)
+}
+
+// LiveKeys returns the number of live keys on this node.
+func (c *Core) LiveKeys() int64 {
+	n, err := c.MVCC.Latest().Count(nil, nil)
+	if err != nil {
+		c.log.Warn("live keys", zap.Error(err))
+	}
+	return n
+}
+
+// LowSpace says whether puts are refused for lack of room.
+func (c *Core) LowSpace() bool { return c.Store.LowSpace() }
+
+// Defragment rewrites the engine so that what is deleted takes no room. Reads
+// and writes go on meanwhile.
+func (c *Core) Defragment(ctx context.Context) error {
+	if err := c.DB.Flush(); err != nil {
+		return err
+	}
+	return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false)
+}
+
+// WaitCompacted waits until a compaction's garbage is removed here.
+func (c *Core) WaitCompacted(ctx context.Context, rev int64) error {
+	done := make(chan error, 1)
+	c.Compactor.WhenRemoved(rev, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Leader returns the member that leads the meta group, 0 if none does.
+func (c *Core) Leader() uint64 {
+	if c.meta.leader.Load() == metaReplicaID {
+		return c.NodeID
+	}
+	return 0
+}
+
+// Term returns the Raft term of the meta group.
+func (c *Core) Term() uint64 { return c.meta.term.Load() }
+
+// Indexes returns the committed and applied index of the meta group.
+func (c *Core) Indexes() (committed, applied uint64) {
+	return c.meta.committed.Load(), c.meta.applied.Load()
+}
+
+// Info fills in what this node knows of a range.
+func (c *Core) Info(id uint64, info *adminpb.RangeInfo) {
+	c.mu.Lock()
+	_, info.Active = c.mu.loaded[id]
+	c.mu.Unlock()
+	if resolved, ok := c.Readers.Resolved(id); ok {
+		info.Resolved = resolved
+	}
+	d := info.Descriptor_
+	if d == nil {
+		return
+	}
+	end := d.End
+	if len(end) == 0 {
+		end = nil
+	}
+	live, err := c.MVCC.Latest().Count(d.Start, end)
+	if err == nil {
+		info.LiveKeys = live
+		lower, upper := mvcc.VersionSpan(d.Start, end)
+		info.ApproximateBytes, err = c.DB.EstimateDiskUsage(lower, upper)
+	}
+	if err != nil {
+		c.log.Warn("figures of a range", zap.Uint64("range", id), zap.Error(err))
+	}
+}
+
+// Raft asks a loaded replica for its Raft state; nil if it is not loaded.
+func (c *Core) Raft(id uint64) *adminpb.RaftInfo {
+	c.mu.Lock()
+	_, loaded := c.mu.loaded[id]
+	c.mu.Unlock()
+	if !loaded {
+		return nil
+	}
+	got := make(chan *adminpb.RaftInfo, 1)
+	c.Store.Post(id, &replica.AskStatus{Done: func(s replica.Status, err error) {
+		if err != nil {
+			got <- nil
+			return
+		}
+		got <- &adminpb.RaftInfo{
+			Term: s.Raft.Term, LeaderReplicaId: s.Raft.Leader,
+			CommitIndex: s.Raft.Committed, AppliedIndex: s.Raft.Applied,
+			FirstIndex: s.Raft.FirstIndex, LastIndex: s.Raft.LastIndex,
+			Queued: uint64(s.Queued), Latches: uint64(s.Latches),
+		}
+	}})
+	return <-got
+}
+
+// freeBytes is the room left: on the disk, and under the quota. reserve is what
+// the store keeps free, so that it runs low just when the quota is reached.
+func (c *Core) freeBytes(quota int64, reserve uint64) (uint64, error) {
+	usage, err := c.cfg.FS.GetDiskUsage(c.dir.path)
+	if err != nil {
+		return 0, err
+	}
+	free := usage.AvailBytes
+	if quota > 0 {
+		total, _ := c.Size()
+		left := quota - total + int64(reserve)
+		free = min(free, uint64(max(left, 0)))
+	}
+	return free, nil
+}
+
+// engineLogger passes what the engine says on; it is chatty, so as debug.
+type engineLogger struct{ log *zap.Logger }
+
+var _ pebble.Logger = engineLogger{}
+
+func (l engineLogger) Infof(format string, args ...any) {
+	l.log.Debug("engine: " + fmt.Sprintf(format, args...))
+}
+
+func (l engineLogger) Errorf(format string, args ...any) {
+	l.log.Error("engine: " + fmt.Sprintf(format, args...))
+}
+
+func (l engineLogger) Fatalf(format string, args ...any) {
+	panic("engine: " + fmt.Sprintf(format, args...))
+}
