@@ -65,8 +65,10 @@ type read struct {
 		cancelled bool
 		// attempt numbers the tries; callbacks of older ones are dropped.
 		attempt int
-		// waiting holds the ranges of this try that have not resolved yet.
-		waiting   map[uint64]struct{}
+		// resolved tells of each piece of this try whether its range has
+		// resolved what it must; left counts those that have not.
+		resolved  []bool
+		left      int
 		issued    bool
 		stopNudge func()
 	}
@@ -112,8 +114,7 @@ func (o *read) begin() {
 	}
 	o.mu.attempt++
 	attempt := o.mu.attempt
-	o.mu.waiting = nil
-	o.mu.issued = false
+	o.mu.resolved, o.mu.left, o.mu.issued = nil, 0, false
 	o.stopNudgeLocked()
 	o.dir = o.r.dir.Load()
 	o.mu.Unlock()
@@ -210,19 +211,15 @@ func compactedOf(rev int64) int64 {
 }
 
 func (o *read) await(attempt int) {
-	waiting := make(map[uint64]struct{}, len(o.pieces))
-	for _, p := range o.pieces {
-		waiting[p.RangeID] = struct{}{}
-	}
 	o.mu.Lock()
 	if o.mu.cancelled || o.mu.attempt != attempt {
 		o.mu.Unlock()
 		return
 	}
-	o.mu.waiting = waiting
+	o.mu.resolved, o.mu.left = make([]bool, len(o.pieces)), len(o.pieces)
 	o.mu.Unlock()
-	for _, p := range o.pieces {
-		o.r.cfg.Ranges.Await(p.RangeID, p.Epoch, p.Resolve, func(err error) { o.resolved(attempt, p.RangeID, err) })
+	for i, p := range o.pieces {
+		o.r.cfg.Ranges.Await(p.RangeID, p.Epoch, p.Resolve, func(err error) { o.resolved(attempt, i, err) })
 	}
 	o.mu.Lock()
 	if o.mu.cancelled || o.mu.attempt != attempt {
@@ -230,7 +227,7 @@ func (o *read) await(attempt int) {
 		return
 	}
 	o.mu.issued = true
-	ready := len(o.mu.waiting) == 0
+	ready := o.mu.left == 0
 	if !ready {
 		o.armNudgeLocked(attempt)
 	}
@@ -247,13 +244,13 @@ func (o *read) armNudgeLocked(attempt int) {
 // nudge wakes the ranges that this read waits for too long.
 func (o *read) nudge(attempt int) {
 	o.mu.Lock()
-	if o.mu.cancelled || o.mu.attempt != attempt || len(o.mu.waiting) == 0 {
+	if o.mu.cancelled || o.mu.attempt != attempt || o.mu.left == 0 {
 		o.mu.Unlock()
 		return
 	}
 	var slow []uint64
-	for _, p := range o.pieces {
-		if _, ok := o.mu.waiting[p.RangeID]; ok {
+	for i, p := range o.pieces {
+		if !o.mu.resolved[i] {
 			slow = append(slow, p.RangeID)
 		}
 	}
@@ -264,15 +261,19 @@ func (o *read) nudge(attempt int) {
 	}
 }
 
-func (o *read) resolved(attempt int, id uint64, err error) {
+func (o *read) resolved(attempt, piece int, err error) {
 	o.mu.Lock()
 	if o.mu.cancelled || o.mu.attempt != attempt {
 		o.mu.Unlock()
 		return
 	}
 	if err == nil {
-		delete(o.mu.waiting, id)
-		ready := o.mu.issued && len(o.mu.waiting) == 0
+		if o.mu.resolved[piece] {
+			panic(fmt.Sprintf("router: range %d answered an await twice", o.pieces[piece].RangeID))
+		}
+		o.mu.resolved[piece] = true
+		o.mu.left--
+		ready := o.mu.issued && o.mu.left == 0
 		if ready {
 			o.stopNudgeLocked()
 		}
@@ -320,11 +321,13 @@ func (o *read) evaluate(attempt int) {
 }
 
 func (o *read) evaluated(attempt int, err error) {
-	var re *RangeError
-	switch {
-	case err == nil:
+	if err == nil {
 		o.r.sawRevision(o.point.Revision)
 		o.finish(nil)
+		return
+	}
+	var re *RangeError
+	switch {
 	case errors.Is(err, errAskAgain):
 		// Forgotten between the query and the read: S says compacted now, or
 		// gives a newer R (R9).
