@@ -11,6 +11,7 @@
 //	HAWSER_COMPAT_SEED=7        seed (default: fixed in short runs, else from the clock and printed)
 //	HAWSER_COMPAT_LAYOUTS=1,100 numbers of ranges to run with (default 1,7,100)
 //	HAWSER_COMPAT_TARGET=etcd   compares etcd with etcd (default hawser)
+//	HAWSER_COMPAT_ALL=10        reports this many differences instead of the first
 //	HAWSER_COMPAT_REPLAY=file   runs the steps of a file instead of generated ones
 //	HAWSER_COMPAT_SHRINK=5m     how long to look for a shorter failing sequence (default 0: not at all)
 //	HAWSER_COMPAT_OUT=dir       where step files go (default: the system's temporary directory)

@@ -18,6 +18,8 @@ var exceptions = []exception{
 	{"D1", "A keys-only range keeps the lease"},                           // keepLease
 	{"D2", "A serializable read may be older"},                            // Runner.refreshStale
 	{"D3", "A put that ignores value or lease after a delete of its key"}, // defuse
+	{"D4", "HashKV at a revision that was compacted"},                     // State.compactions
+	{"D5", "Progress in spite of a watcher cancelled by compaction"},      // progressUnlessEtcd
 }
 
 // keepLease applies D1: where etcd 3.7 leaves `lease` out of a keys-only answer, Hawser may send it. a and b are the answers of etcd

@@ -15,6 +15,8 @@ type State struct {
 	// Live has the newest version of every live key; long values are cut.
 	Live map[string]*mvccpb.KeyValue
 
+	// compactions has every revision that was compacted.
+	compactions map[int64]bool
 	// history are the events from Compacted on, in order.
 	history []event
 }
@@ -30,7 +32,7 @@ type event struct {
 const maxKeptValue = 64
 
 func newState() State {
-	return State{Revision: 1, Compacted: -1, Live: make(map[string]*mvccpb.KeyValue)}
+	return State{Revision: 1, Compacted: -1, Live: make(map[string]*mvccpb.KeyValue), compactions: make(map[int64]bool)}
 }
 
 // add notes an event of the reference's journal.
@@ -53,6 +55,7 @@ func (s *State) add(e *mvccpb.Event) event {
 
 func (s *State) compact(revision int64) {
 	s.Compacted = revision
+	s.compactions[revision] = true
 	first, _ := slices.BinarySearchFunc(s.history, revision, func(e event, r int64) int { return int(e.revision - r) })
 	s.history = slices.Clone(s.history[first:])
 }
