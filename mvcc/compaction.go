@@ -2,9 +2,11 @@ package mvcc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -82,18 +84,28 @@ func (s *Store) CompactStep(maxEvents int) (done bool, err error) {
 	return true, nil
 }
 
+// namedVersion is a version that the revision index names.
+type namedVersion struct {
+	key     []byte
+	rev     int64
+	sub     uint32
+	deleted bool // it is a tombstone
+}
+
 // removeVersions does one step through the revision index.
 func (s *Store) removeVersions(maxEvents int) (more bool, err error) {
 	c := &s.compaction
-	lower, upper := EventSpan(0, c.target)
-	if c.next != nil {
-		lower = c.next
-	}
-	index, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	named, next, err := s.namedVersions(max(maxEvents, 1))
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, index.Close()) }()
+	if c.next == nil && len(named) > 0 {
+		c.first = named[0].rev
+	}
+	// By key, the newest first: one look at each key, in the engine's order.
+	slices.SortFunc(named, func(a, b namedVersion) int {
+		return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(b.rev, a.rev), cmp.Compare(b.sub, a.sub))
+	})
 	versions, err := s.openCursor(nil, nil, false)
 	if err != nil {
 		return false, err
@@ -101,64 +113,79 @@ func (s *Store) removeVersions(maxEvents int) (more bool, err error) {
 	defer func() { err = errors.Join(err, s.release(versions)) }()
 	b := s.db.NewBatch()
 	defer func() { err = errors.Join(err, b.Close()) }()
-
-	ok := index.First()
-	for n := 0; ok && n < max(maxEvents, 1); n++ {
-		rev, sub, key, err := splitEventKey(index.Key())
-		if err != nil {
+	for len(named) > 0 {
+		n := 1
+		for n < len(named) && bytes.Equal(named[n].key, named[0].key) {
+			n++
+		}
+		if err := versions.removeGarbage(b, named[0], named[n-1], c); err != nil {
 			return false, err
 		}
-		kind, err := decodeEventValue(index.Value())
-		if err != nil {
-			return false, err
-		}
-		if c.next == nil && n == 0 {
-			c.first = rev
-		}
-		if err := versions.removeGarbage(b, key, rev, sub, kind == eventDelete && rev < c.target, c.first); err != nil {
-			return false, err
-		}
-		ok = index.Next()
-	}
-	if err := index.Error(); err != nil {
-		return false, err
+		named = named[n:]
 	}
 	if !b.Empty() {
 		if err := b.Commit(pebble.NoSync); err != nil {
 			return false, err
 		}
 	}
-	if ok {
-		c.next = append(c.next[:0], index.Key()...)
-	}
-	return ok, nil
+	c.next = next
+	return next != nil, nil
 }
 
-// removeGarbage stages the removal of what an event of key at (rev, sub) makes
-// garbage: the version before it, and its own if it is a tombstone that nobody
-// needs. The version before that one is named by an event of its own, unless it
-// is older than the index: then nothing else will name it, and it goes, too.
-func (c *cursor) removeGarbage(b *pebble.Batch, key []byte, rev int64, sub uint32, own bool, indexFrom int64) error {
-	c.seek = appendVersionKey(c.seek[:0], key, rev, sub)
-	ok := c.it.SeekPrefixGE(c.seek)
-	if ok && bytes.Equal(c.it.Key(), c.seek) {
-		if own {
-			if err := b.Delete(c.seek, nil); err != nil {
-				return err
-			}
-		}
-		ok = c.it.Next()
+// namedVersions reads the next rows of the index, in its order, and the key of
+// the row after them.
+func (s *Store) namedVersions(limit int) (named []namedVersion, next []byte, err error) {
+	c := &s.compaction
+	lower, upper := EventSpan(0, c.target)
+	if c.next != nil {
+		lower = c.next
 	}
-	for ; ok; ok = c.it.Next() {
+	index, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, index.Close()) }()
+	var names []byte // the bytes of the keys
+	for ok := index.First(); ok; ok = index.Next() {
+		if len(named) == limit {
+			return named, bytes.Clone(index.Key()), nil
+		}
+		rev, sub, key, err := splitEventKey(index.Key())
+		if err != nil {
+			return nil, nil, err
+		}
+		kind, err := decodeEventValue(index.Value())
+		if err != nil {
+			return nil, nil, err
+		}
+		n := len(names)
+		names = append(names, key...)
+		named = append(named, namedVersion{names[n:len(names):len(names)], rev, sub, kind == eventDelete})
+	}
+	return named, nil, index.Error()
+}
+
+// removeGarbage stages the removal of what the events of one key in a step, from
+// the oldest to the newest, make garbage: all versions before the newest, as far
+// as the one before the oldest, and the newest itself if it is a tombstone below
+// the target. The versions before that are named by events of their own, which
+// had their turn, unless they are older than the index: nothing else will name
+// those, so they go, too.
+func (c *cursor) removeGarbage(b *pebble.Batch, newest, oldest namedVersion, at *compaction) error {
+	c.seek = appendVersionKey(c.seek[:0], newest.key, newest.rev, newest.sub)
+	for ok := c.it.SeekPrefixGE(c.seek); ok; ok = c.it.Next() {
 		k := c.it.Key()
-		_, older, _, isVersion := splitVersionKey(k)
+		_, rev, sub, isVersion := splitVersionKey(k)
 		if !isVersion {
 			return fmt.Errorf("%w: version key %x", errCorruptRow, k)
+		}
+		if rev == newest.rev && sub == newest.sub && !(newest.deleted && rev < at.target) {
+			continue
 		}
 		if err := b.Delete(k, nil); err != nil {
 			return err
 		}
-		if older >= indexFrom {
+		if before := rev < oldest.rev || rev == oldest.rev && sub < oldest.sub; before && rev >= at.first {
 			break
 		}
 	}

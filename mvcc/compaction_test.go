@@ -106,6 +106,9 @@ func (h *compactionTest) write() {
 			}
 		default:
 			del(key)
+			if h.rng.IntN(4) == 0 {
+				put(key) // and back again
+			}
 		}
 	}
 	h.writes = append(h.writes, appliedWrite{h.rev, effs})
