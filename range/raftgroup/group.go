@@ -350,6 +350,9 @@ func (g *Group) ID() uint64 { return g.id }
 // leader of a later term without one.
 func (g *Group) Term() uint64 { return g.term }
 
+// Committed returns the committed index, as of the last Ready.
+func (g *Group) Committed() uint64 { return g.committed }
+
 // Leader returns the replica id of the leader as of the last Ready, 0 if none is
 // known.
 func (g *Group) Leader() uint64 { return g.lead }
@@ -388,24 +391,26 @@ func (g *Group) Failed() error { return g.failed }
 
 // Status is what there is to know about a group, for operators and metrics.
 type Status struct {
-	ID, Replica, Term, Leader     uint64
-	State                         raft.StateType
-	Committed, Applied, LastIndex uint64
-	DurableApplied, LogBytes      uint64
-	Voters, Learners              []uint64
-	SoleVoter                     bool
+	ID, Replica, Term, Leader uint64
+	State                     raft.StateType
+	Committed, Applied        uint64
+	FirstIndex, LastIndex     uint64
+	DurableApplied, LogBytes  uint64
+	Voters, Learners          []uint64
+	SoleVoter                 bool
 }
 
 // Status returns a copy of the group's status. It allocates.
 func (g *Group) Status() Status {
 	st := g.rn.BasicStatus()
 	applied, _ := g.log.Applied()
+	first, _ := g.log.FirstIndex()
 	last, _ := g.log.LastIndex()
 	_, cs, _ := g.log.InitialState()
 	return Status{
 		ID: g.id, Replica: g.replica, Term: st.HardState.GetTerm(), Leader: st.Lead,
 		State: st.RaftState, Committed: st.HardState.GetCommit(), Applied: applied,
-		LastIndex: last, DurableApplied: g.durableApplied, LogBytes: g.log.Bytes(),
+		FirstIndex: first, LastIndex: last, DurableApplied: g.durableApplied, LogBytes: g.log.Bytes(),
 		Voters: cs.GetVoters(), Learners: cs.GetLearners(), SoleVoter: g.soleVoter,
 	}
 }

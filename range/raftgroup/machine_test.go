@@ -28,11 +28,15 @@ type journal struct {
 	count   uint64
 	hash    uint64
 	fail    error
+	onApply func(index, term uint64, data []byte)
 }
 
 func (j *journal) Apply(b *pebble.Batch, index, term uint64, data []byte) error {
 	if j.fail != nil {
 		return j.fail
+	}
+	if j.onApply != nil {
+		j.onApply(index, term, data)
 	}
 	j.entries = append(j.entries, fmt.Sprintf("%d/%d %s", index, term, data))
 	j.count++
