@@ -42,14 +42,15 @@ var (
 // so a new pin or a new compiler builds anew. A file lock lets concurrent test processes share one build.
 func (tool Tool) Path(t testing.TB) string {
 	t.Helper()
-	path, err := tool.build()
+	path, err := tool.Build()
 	if err != nil {
 		t.Fatalf("build %s: %v", tool.name, err)
 	}
 	return path
 }
 
-func (tool Tool) build() (string, error) {
+// Build is Path for a program that is no test.
+func (tool Tool) Build() (string, error) {
 	root, err := repositoryRoot()
 	if err != nil {
 		return "", err
