@@ -22,6 +22,7 @@ import (
 //	ready R             one Ready, written, not synced; says what it asked for
 //	sync R              the oldest unsynced Ready of R becomes durable
 //	deliver [N]         all messages in flight, or the first N, reach their nodes
+//	repeat              all messages in flight arrive, and stay in flight
 //	stabilize           ready, sync and deliver until nothing happens
 //	tick R [N]
 //	read R CTX, reads R ReadIndex, and what was confirmed
@@ -122,6 +123,14 @@ func (n *network) command(t *testing.T, cmd string, args []string) string {
 		for range count {
 			n.deliver(0)
 		}
+	case "repeat":
+		msgs := n.msgs
+		n.msgs = nil
+		n.send(msgs)
+		for range len(msgs) {
+			n.deliver(0)
+		}
+		n.msgs = append(msgs, n.msgs...)
 	case "messages":
 		var out []string
 		for _, m := range n.msgs {
