@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net/http"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -115,6 +116,8 @@ type Config struct {
 	// HeaderTimeout bounds the wait for the first bytes of a connection and for
 	// the header of an HTTP request. 0: 10 s.
 	HeaderTimeout time.Duration
+	// Debug serves /debug/ on the HTTP endpoints; nil for nothing there.
+	Debug http.Handler
 	// Logger may be nil.
 	Logger *zap.Logger
 }

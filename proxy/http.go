@@ -29,6 +29,9 @@ func (s *Server) newHandler() http.Handler {
 	passes := func(context.Context) error { return nil }
 	s.addChecks(mux, "livez", serializable)
 	s.addChecks(mux, "readyz", healthCheck{"data_corruption", passes}, serializable, linearizable, healthCheck{"non_learner", passes})
+	if s.cfg.Debug != nil {
+		mux.Handle("/debug/", s.cfg.Debug)
+	}
 	return mux
 }
 

@@ -314,6 +314,10 @@ func (n *Node) serve() error {
 	member := proxy.Member{ID: c.NodeID, Name: n.cfg.Name, PeerURLs: urlStrings(n.cfg.InitialAdvertisePeerURLs),
 		ClientURLs: urlStrings(n.cfg.AdvertiseClientURLs)}
 	keepaliveInterval, keepaliveTimeout := n.cfg.ServerKeepalive()
+	var debug http.Handler
+	if n.cfg.EnablePprof {
+		debug = profiles()
+	}
 	server, err := proxy.NewServer(proxy.Config{
 		ClusterID: c.ClusterID, MemberID: c.NodeID, Members: []proxy.Member{member},
 		Version: version.Get().Version,
@@ -332,6 +336,7 @@ func (n *Node) serve() error {
 		KeepaliveInterval:    keepaliveInterval, KeepaliveTimeout: keepaliveTimeout,
 		RequestTimeout: 5*time.Second + 2*n.cfg.ElectionTimeout, ElectionTimeout: n.cfg.ElectionTimeout,
 		QuotaBytes: n.cfg.QuotaBackendBytes, SlowRequest: n.cfg.WarningUnaryRequestDuration,
+		Debug:  debug,
 		Logger: n.log,
 	})
 	if err != nil {
@@ -435,10 +440,9 @@ func (fs noSync) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory)
 	return noSyncFile{f}, nil
 }
 
-// debugHandler adds /debug/pprof to the HTTP endpoints.
-func debugHandler(h http.Handler) http.Handler {
+// profiles serves /debug/pprof.
+func profiles() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", h)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
