@@ -600,6 +600,8 @@ func (x *Index) Forget(rev int64) {
 
 // foldPage folds the page that holds key and returns the start of the next.
 func (x *Index) foldPage(key []byte) (next []byte) {
+	x.checkpointMu.RLock()
+	defer x.checkpointMu.RUnlock()
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	pi := x.findPageLocked(key)
