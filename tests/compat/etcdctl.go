@@ -158,7 +158,7 @@ func (w *ctlWatch) stop() string {
 var (
 	durations = regexp.MustCompile(`\b[0-9]+(\.[0-9]+)?(ns|µs|ms|s)\b`)
 	hexIDs    = regexp.MustCompile(`\b[0-9a-f]{12,16}\b`)
-	urls      = regexp.MustCompile(`http://[0-9.]+:[0-9]+`)
+	urls      = regexp.MustCompile(`http://[a-z0-9.]+:[0-9]+`)
 	sizes     = regexp.MustCompile(`\b[0-9]+(\.[0-9]+)? ?[kMG]?B\b`)
 	versions  = regexp.MustCompile(`\b3\.7\.[0-9]+\b`)
 	percents  = regexp.MustCompile(`\b[0-9]+%`)

@@ -15,8 +15,9 @@ import (
 // Runner sends steps to two servers and compares what they say. It is not safe for concurrent use: the steps of a run are one sequence.
 type Runner struct {
 	a, b *side
-	// step counts the steps done.
+	// step counts the steps done; op is the one under way.
 	step int
+	op   Op
 
 	// State is what is known of the keyspace after the steps done; it comes from a's answers.
 	State State
@@ -97,6 +98,7 @@ func (r *Runner) Close() {
 
 // Do does one step and returns the first difference.
 func (r *Runner) Do(ctx context.Context, op Op) *Difference {
+	r.op = op
 	d := r.do(ctx, op)
 	if d != nil {
 		d.Step, d.Op, d.names = r.step, op, [2]string{r.a.name, r.b.name}
@@ -107,8 +109,8 @@ func (r *Runner) Do(ctx context.Context, op Op) *Difference {
 }
 
 // tolerated tells whether the run may go on in spite of a difference.
-func (r *Runner) tolerated(op Op, d *Difference) bool {
-	d.Step, d.Op, d.names = r.step, op, [2]string{r.a.name, r.b.name}
+func (r *Runner) tolerated(d *Difference) bool {
+	d.Step, d.Op, d.names = r.step, r.op, [2]string{r.a.name, r.b.name}
 	return r.tolerate != nil && r.tolerate(d)
 }
 
@@ -151,7 +153,7 @@ func (r *Runner) do(ctx context.Context, op Op) *Difference {
 	}
 	answerA, answerB := r.callBoth(ctx, op)
 	r.stats.note(answerA)
-	if d := r.compareAnswers(ctx, op, answerA, answerB); d != nil && !r.tolerated(op, d) {
+	if d := r.compareAnswers(ctx, op, answerA, answerB); d != nil && !r.tolerated(d) {
 		return d
 	}
 	return r.advance(ctx, op, answerA)

@@ -138,19 +138,22 @@ func (r *Runner) settleBefore(ctx context.Context, op Op) *Difference {
 
 // settle waits until both servers have sent all they owe, and compares it.
 func (r *Runner) settle(ctx context.Context) *Difference {
-	if d := r.settleJournal(ctx); d != nil && !r.tolerated(Op{}, d) {
+	if d := r.settleJournal(ctx); d != nil && !r.tolerated(d) {
 		return d
 	}
 	if d := r.settleCatchUp(ctx); d != nil {
 		return d
 	}
 	for _, key := range r.sortedWatchers() {
-		if d := r.settleWatcher(ctx, r.watching.watchers[key]); d != nil && !r.tolerated(Op{}, d) {
+		if d := r.settleWatcher(ctx, r.watching.watchers[key]); d != nil && !r.tolerated(d) {
 			return d
 		}
 	}
 	r.watching.burst, r.watching.catchUp = false, false
-	return r.checkLeftovers()
+	if d := r.checkLeftovers(); d != nil && !r.tolerated(d) {
+		return d
+	}
+	return nil
 }
 
 func (r *Runner) sortedWatchers() []watcherKey {

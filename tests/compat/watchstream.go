@@ -157,19 +157,24 @@ func (w *watchStream) eventsLocked(id int64) (events int, complete bool) {
 	return events, len(responses) == 0 || !responses[len(responses)-1].Fragment
 }
 
-// leftovers describes what has arrived that nobody has asked for: each response must have been taken by the step it answers.
+// leftovers removes and describes what has arrived that nobody has asked for: each response must have been taken by the step it answers.
 func (w *watchStream) leftovers() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var text string
 	switch {
 	case w.mu.violation != "":
-		return w.mu.violation
+		text = w.mu.violation
 	case len(w.mu.created) > 0:
-		return "a created response nobody asked for: " + printMessage(w.mu.created[0])
+		text = "a created response nobody asked for: " + printMessage(w.mu.created[0])
 	case len(w.mu.canceled) > 0:
-		return "a canceled response nobody asked for: " + printMessage(w.mu.canceled[0])
+		text = "a canceled response nobody asked for: " + printMessage(w.mu.canceled[0])
 	case len(w.mu.progress) > w.repeats:
-		return "progress nobody is owed: " + printMessage(w.mu.progress[0])
+		text = "progress nobody is owed: " + printMessage(w.mu.progress[0])
+	default:
+		return ""
 	}
-	return ""
+	w.mu.violation, w.mu.created, w.mu.canceled, w.mu.progress = "", nil, nil, nil
+	w.repeats = 0
+	return text
 }
