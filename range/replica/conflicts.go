@@ -169,9 +169,6 @@ func (c *conflicts) abandon(t *ticket) {
 	t.abandoned = true
 }
 
-// empty reports that nobody is in the table.
-func (c *conflicts) empty() bool { return len(c.points) == 0 && len(c.wide) == 0 }
-
 func (c *conflicts) leavePoint(t *ticket, key []byte) {
 	use, ok := c.points[string(key)]
 	if !ok {

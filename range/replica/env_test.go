@@ -1,6 +1,7 @@
 package replica_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -23,6 +24,11 @@ import (
 	"github.com/hawser-kv/hawser/range/store"
 )
 
+const plenty = 1 << 30
+
+// errDied stands for a process that dies.
+var errDied = errors.New("the process dies here")
+
 // node is one node of a test: a real engine on a disk that can lose what was
 // not synced, a real store driven by hand, real replicas, and a link to a
 // sequencer that the test plays.
@@ -43,9 +49,11 @@ type node struct {
 	transport   store.Transport
 	logger      *zap.Logger
 	bigMemTable bool
+	free        uint64 // room on the disk
 	counts      counts.Options
-	// beforeCommit runs before each engine commit of the store.
-	beforeCommit func(sync bool) error
+	// The process dies in place of the dieAt-th commit of the store, from 1.
+	dieAt, commits int
+	dead           bool
 }
 
 // open opens everything on n.fs, as a process does when it starts.
@@ -54,6 +62,7 @@ func (n *node) open() {
 	if n.fs == nil {
 		n.fs = vfs.NewCrashableMem()
 	}
+	n.free = plenty
 	if n.logger == nil {
 		n.logger = zap.NewNop()
 	}
@@ -73,10 +82,12 @@ func (n *node) open() {
 	n.readers = replica.NewReaders(db, n.mvcc)
 	n.loaded = make(map[uint64]*replica.Replica)
 	n.store, err = store.Open(store.Config{
-		DB: db, Loader: n.load, ManualSync: true, Transport: n.transport, Logger: n.logger,
-		BeforeCommit: func(_ int, _ *pebble.Batch, sync bool) error {
-			if n.beforeCommit != nil {
-				return n.beforeCommit(sync)
+		DB: db, Loader: n.load, ManualSync: true, Transport: n.transport,
+		FreeBytes: func() (uint64, error) { return n.free, nil }, ReserveBytes: plenty / 2,
+		BeforeCommit: func(int, *pebble.Batch, bool) error {
+			if n.commits++; n.commits == n.dieAt {
+				n.dead = true
+				return errDied
 			}
 			return nil
 		},
@@ -131,6 +142,9 @@ func (n *node) run() (worked bool) {
 	n.tb.Helper()
 	for range 10_000 {
 		again, err := n.store.RunRound(0)
+		if n.dead {
+			return false
+		}
 		if err != nil {
 			n.tb.Fatal(err)
 		}
@@ -147,6 +161,9 @@ func (n *node) run() (worked bool) {
 func (n *node) sync() bool {
 	n.tb.Helper()
 	ok, err := n.store.SyncNext(0)
+	if n.dead {
+		return false
+	}
 	if err != nil {
 		n.tb.Fatal(err)
 	}
@@ -170,7 +187,7 @@ func (n *node) crash(cfg vfs.CrashCloneCfg) {
 	if err := n.db.Close(); err != nil {
 		n.tb.Fatal(err)
 	}
-	n.fs = survived
+	n.fs, n.dead = survived, false
 	n.open()
 }
 

@@ -36,7 +36,7 @@ func TestRandomOperationsAgainstAPlainModel(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newWorld(t, int64(seed))
+			w := newWorld(t, int64(seed), 0)
 			defer w.close()
 			for range 400 {
 				w.step()
@@ -44,6 +44,36 @@ func TestRandomOperationsAgainstAPlainModel(t *testing.T) {
 			w.recover()
 			w.check()
 		})
+	}
+}
+
+// TestTheProcessMayDieAtEveryEngineWrite runs the same operations again and again;
+// each time the process dies one commit later, and loses all, nothing or some
+// of what was not synced.
+func TestTheProcessMayDieAtEveryEngineWrite(t *testing.T) {
+	seeds := 3
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
+		for dieAt := 1; ; dieAt++ {
+			w := newWorld(t, int64(seed), dieAt)
+			for range 60 {
+				w.calmStep()
+			}
+			w.quiet(12) // asleep
+			w.write()
+			w.recover()
+			w.check()
+			died := w.n.commits >= dieAt
+			w.close()
+			if t.Failed() {
+				t.Fatalf("seed %d, died at commit %d", seed, dieAt)
+			}
+			if !died {
+				break
+			}
+		}
 	}
 }
 
@@ -98,14 +128,14 @@ type modelRead struct {
 	got        string
 }
 
-func newWorld(t *testing.T, seed int64) *world {
+func newWorld(t *testing.T, seed int64, dieAt int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), state: meta.New()}
 	w.n = &node{tb: t, id: worldNode, counts: counts.Options{RunKeys: 3}, logger: warnings(&w.trace), limits: replica.Limits{
 		IdleTicks: 6, SilentTicks: 4, RetryTicks: 2, WaitTicks: 60, TargetEntryBytes: 200, MaxInflightBytes: 4000,
 	}}
 	w.seq = sequencer.New(sequencer.Config{MinBoundStep: 8, WakeTicks: 2, Bootstrap: meta.NewBootstrap(77,
 		[][]byte{[]byte("g"), []byte("p")}, []*rangepb.Replica{{NodeId: worldNode, ReplicaId: 1}})})
-	w.n.link = linkFunc{w}
+	w.n.link, w.n.dieAt = linkFunc{w}, dieAt
 	w.n.open()
 	for id, span := range [][2]string{{"", "g"}, {"g", "p"}, {"p", ""}} {
 		d := descriptor(uint64(id+1), span[0], span[1], 1)
@@ -300,6 +330,30 @@ func (w *world) step() {
 	}
 }
 
+// calmStep does one thing at random, and no faults.
+func (w *world) calmStep() {
+	switch n := w.rng.Intn(20); {
+	case n < 9:
+		w.write()
+	case n < 11:
+		w.txn()
+	case n < 13:
+		w.read()
+	case n < 14:
+		w.split()
+	default:
+		w.quiet(1)
+	}
+	w.mayDie()
+}
+
+// mayDie starts a new process if the old one has died.
+func (w *world) mayDie() {
+	if w.n.dead {
+		w.crash()
+	}
+}
+
 func (w *world) tick() {
 	w.seq.Tick()
 	w.drain()
@@ -318,6 +372,7 @@ func (w *world) quiet(ticks int) {
 	for range ticks {
 		for w.toSequencer() || w.commitMeta() || w.confirm() || w.toNode() || w.n.settle() {
 		}
+		w.mayDie()
 		w.seq.Cut()
 		w.drain()
 		w.tick()

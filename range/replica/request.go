@@ -274,8 +274,3 @@ func (f *fifo[T]) pop() T {
 	}
 	return v
 }
-
-func (f *fifo[T]) clear() {
-	clear(f.items)
-	f.items, f.head = f.items[:0], 0
-}

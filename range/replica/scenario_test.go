@@ -18,11 +18,11 @@ import (
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
-// TestScenarios runs the stories of testdata, in which the file plays the
+// TestScenarios runs the stories of testdata/scenarios, in which the file plays the
 // sequencer and the coordinators. Each is one of the scenarios of
 // revisions.md section 5 in which a range takes part, or a rule of section 4.
 func TestScenarios(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		s := &scenario{t: t, net: &network{nodes: map[uint64]*node{}, queues: map[[2]uint64][]sentMessage{}}, cut: map[uint64]bool{}}
 		defer func() {
 			for _, n := range s.net.nodes {

@@ -1,0 +1,321 @@
+package replica_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/range/replica"
+)
+
+// newInstantNode is a node whose sequencer answers at once, with the given
+// ranges on it.
+func newInstantNode(t *testing.T, descs ...*rangepb.RangeDescriptor) *node {
+	link := &instantLink{next: 2}
+	n := &node{tb: t, id: 1, link: link}
+	link.node = n
+	n.open()
+	t.Cleanup(func() { n.close() })
+	for _, d := range descs {
+		n.bootstrap(d, 1)
+	}
+	return n
+}
+
+// do sends a write and returns its result, nil while there is none.
+func (n *node) do(rangeID uint64, req *mvcc.Request) *replica.WriteResult {
+	n.tb.Helper()
+	var got *replica.WriteResult
+	n.store.Post(rangeID, &replica.Write{Epoch: 1, Req: req, Done: func(r replica.WriteResult) {
+		if got != nil {
+			n.tb.Error("answered twice")
+		}
+		got = &r
+	}})
+	n.settle()
+	return got
+}
+
+func mustWrite(t *testing.T, r *replica.WriteResult) {
+	t.Helper()
+	if r == nil || r.Err != nil || r.NoEffect {
+		t.Fatalf("write: %+v", r)
+	}
+}
+
+func TestDamageOfARowStopsThisReplicaAndNoOther(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		kind byte
+	}{
+		{"descriptor", keys.KindDescriptor},
+		{"applied state", keys.KindApplied},
+		{"hard state", keys.KindHardState},
+		{"conf state", keys.KindConfState},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newInstantNode(t, descriptor(1, "", "m", 1, 1), descriptor(2, "m", "", 1, 1))
+			mustWrite(t, n.do(1, put("a", "1")))
+			key := keys.Group(1, tc.kind)
+			row, closer, err := n.db.Get(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			row = bytes.Clone(row)
+			if err := closer.Close(); err != nil {
+				t.Fatal(err)
+			}
+			row[len(row)/2] ^= 0x20
+			if err := n.db.Set(key, row, pebble.Sync); err != nil {
+				t.Fatal(err)
+			}
+			n.store.Stop()
+			if err := n.db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			n.open()
+
+			got := n.do(1, put("a", "2"))
+			if got == nil || got.Err == nil || !replica.NotApplied(got.Err) && !errors.Is(got.Err, replica.ErrFailed) {
+				t.Errorf("write to the damaged range: %+v", got)
+			}
+			if err := n.readers.Check(replica.Piece{RangeID: 1, Epoch: 1, Start: []byte("a"), End: []byte("b")}); err == nil {
+				t.Error("the damaged range is read")
+			}
+			mustWrite(t, n.do(2, put("x", "1")))
+		})
+	}
+}
+
+func TestDamageFoundWhileRunningIsLoudAndStopsOneRange(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "m", 1, 1), descriptor(2, "m", "", 1, 1))
+	var loud bytes.Buffer
+	n.logger = warnings(&loud)
+	mustWrite(t, n.do(1, put("a", "1")))
+
+	// A version that nobody can have written.
+	lower, _ := mvcc.VersionSpan([]byte("b"), []byte("c"))
+	key := append(bytes.Clone(lower), bytes.Repeat([]byte{0xff}, 12)...)
+	key = append(key, 13)
+	if err := n.db.Set(key, []byte{0xee}, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 1)
+	n.readers.Await(1, 1, 1000, func(err error) { waiting <- err })
+
+	got := n.do(1, put("b", "1"))
+	if got == nil || !errors.Is(got.Err, replica.ErrFailed) {
+		t.Fatalf("write on a damaged key: %+v", got)
+	}
+	if err := <-waiting; !errors.Is(err, replica.ErrFailed) {
+		t.Errorf("a reader who waits is told %v", err)
+	}
+	if got := n.do(1, put("a", "2")); got == nil || got.Err == nil {
+		t.Errorf("the range goes on: %+v", got)
+	}
+	if err := n.readers.Check(replica.Piece{RangeID: 1, Epoch: 1}); !errors.Is(err, replica.ErrFailed) {
+		t.Errorf("a reader is told %v", err)
+	}
+	if !strings.Contains(loud.String(), "replica stops") {
+		t.Errorf("nothing is logged: %s", loud.String())
+	}
+	mustWrite(t, n.do(2, put("x", "1")))
+}
+
+func TestApplyIsAFunctionOfStateAndEntry(t *testing.T) {
+	put := func(key string, version int64) []mvcc.Effect {
+		return []mvcc.Effect{{Key: []byte(key), Value: []byte("v"), Version: version}}
+	}
+	entries := []struct {
+		name    string
+		term    uint64
+		data    []byte
+		applied bool
+		damaged bool
+	}{
+		{"own term", 5, nil, false, false},
+		{"write", 5, replica.EncodeWriteForTesting(5, 1, 10, put("a", 1)), true, false},
+		{"of another term (R0)", 5, replica.EncodeWriteForTesting(4, 1, 11, put("b", 1)), false, false},
+		{"of another epoch", 5, replica.EncodeWriteForTesting(5, 2, 11, put("c", 1)), false, false},
+		{"revision does not grow (I1)", 5, replica.EncodeWriteForTesting(5, 1, 10, put("d", 1)), false, false},
+		{"outside the span", 5, replica.EncodeWriteForTesting(5, 1, 11, put("z", 1)), false, false},
+		{"write again", 6, replica.EncodeWriteForTesting(6, 1, 12, put("e", 1)), true, false},
+		{"garbage", 6, []byte{1, 2, 3}, false, true},
+		{"damaged effects", 6, bytes.Replace(replica.EncodeWriteForTesting(6, 1, 13, put("f", 1)), []byte("f"), nil, 1), false, true},
+	}
+	var first []string
+	for copy := range 2 {
+		n := newInstantNode(t, descriptor(1, "", "m", 1, 1))
+		r, err := replica.New(replica.Config{RangeID: 1, NodeID: 1, DB: n.db, MVCC: n.mvcc, Readers: n.readers, Link: n.link, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range entries {
+			b := n.db.NewBatch()
+			err := r.Apply(b, uint64(i+5), e.term, e.data)
+			if (err != nil) != e.damaged || err != nil && !errors.Is(err, replica.ErrCorrupt) {
+				t.Errorf("%s: %v", e.name, err)
+			}
+			if b.Empty() == e.applied {
+				t.Errorf("%s: staged nothing: %v", e.name, b.Empty())
+			}
+			staged := fmt.Sprintf("%x %x", b.Repr(), r.AppliedState(nil))
+			if copy == 0 {
+				first = append(first, staged)
+			} else if staged != first[i] {
+				t.Errorf("%s: two replicas differ:\n%s\n%s", e.name, first[i], staged)
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestAFullDiskRefusesPutsAndLetsDeletesPass(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "", 1, 1))
+	mustWrite(t, n.do(1, put("a", "1")))
+	n.free = 0
+	if err := n.store.PollSpace(); err != nil {
+		t.Fatal(err)
+	}
+	n.store.Load(1)
+	n.settle()
+	for _, req := range []*mvcc.Request{put("b", "1"), cas("b", "", "1")} {
+		if got := n.do(1, req); got == nil || !errors.Is(got.Err, replica.ErrNoSpace) || !replica.NotApplied(got.Err) {
+			t.Errorf("put with a full disk: %+v", got)
+		}
+	}
+	mustWrite(t, n.do(1, del("a", "")))
+	n.free = plenty
+	if err := n.store.PollSpace(); err != nil {
+		t.Fatal(err)
+	}
+	n.store.Load(1)
+	n.settle()
+	mustWrite(t, n.do(1, put("b", "1")))
+}
+
+func TestCloseSaysWhatMayBeAppliedAndWhatIsNot(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "", 1, 1))
+	n.store.Load(1)
+	n.settle()
+	var proposed, waiting replica.WriteResult
+	n.store.Post(1, &replica.Write{Epoch: 1, Req: put("a", "1"), Done: func(r replica.WriteResult) { proposed = r }})
+	n.run()
+	r := n.loaded[1]
+	r.Handle(&replica.Write{Epoch: 1, Req: put("b", "1"), Done: func(r replica.WriteResult) { waiting = r }})
+	var latched replica.LatchResult
+	r.Handle(&replica.Latch{Epoch: 1, Owner: owner(1), Spans: spans([]string{"a:w"}), Done: func(r replica.LatchResult) { latched = r }})
+	r.Close(errDied)
+	if !errors.Is(latched.Err, errDied) {
+		t.Errorf("a latch that waits: %v", latched.Err)
+	}
+	if !errors.Is(proposed.Err, replica.ErrUnknownFate) || replica.NotApplied(proposed.Err) {
+		t.Errorf("proposed: %v", proposed.Err)
+	}
+	if !errors.Is(waiting.Err, errDied) || !replica.NotApplied(waiting.Err) {
+		t.Errorf("waiting: %v", waiting.Err)
+	}
+}
+
+func TestAwaitIsAnsweredAtOnceOnlyWhenResolved(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "", 3, 1))
+	answers := map[string]error{}
+	await := func(name string, rangeID, epoch uint64, rev int64) {
+		n.readers.Await(rangeID, epoch, rev, func(err error) {
+			if _, twice := answers[name]; twice {
+				t.Errorf("%s is answered twice", name)
+			}
+			answers[name] = err
+		})
+	}
+	await("resolved", 1, 3, 1)
+	await("older epoch", 1, 1, 1)
+	await("later revision", 1, 3, 2)
+	await("later epoch", 1, 4, 1)
+	await("unknown range", 7, 1, 1)
+	for name, want := range map[string]bool{"resolved": true, "older epoch": true, "later revision": false, "later epoch": false, "unknown range": false} {
+		if err, got := answers[name]; got != want || err != nil {
+			t.Errorf("%s: answered %v (%v)", name, got, err)
+		}
+	}
+	n.readers.Tick(3)
+	if len(answers) != 2 {
+		t.Errorf("expired too early: %v", answers)
+	}
+	for range 4 {
+		n.readers.Tick(3)
+	}
+	for _, name := range []string{"later revision", "later epoch", "unknown range"} {
+		if err := answers[name]; !errors.Is(err, replica.ErrAwaitExpired) {
+			t.Errorf("%s: %v, want %v", name, err, replica.ErrAwaitExpired)
+		}
+	}
+}
+
+func TestReadersAreSafeBesideAWriter(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "", 1, 1))
+	n.store.Load(1)
+	n.settle()
+	const writes = 300
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for rev := int64(2); rev < writes; rev += 7 {
+				resolved := make(chan error, 1)
+				n.readers.Await(1, 1, rev, func(err error) { resolved <- err })
+				if err := <-resolved; err != nil {
+					t.Error(err)
+					return
+				}
+				v, err := n.readers.View(rev, replica.Piece{RangeID: 1, Epoch: 1, Start: []byte("k"), End: []byte("l"), Resolve: rev})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				kv, err := v.Get([]byte("k"))
+				if err != nil || kv == nil || kv.ModRevision != rev {
+					t.Errorf("at %d: %v, %v", rev, kv, err)
+				}
+				if err := v.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range writes {
+		mustWrite(t, n.do(1, put("k", fmt.Sprint(i))))
+	}
+	wg.Wait()
+}
+
+func TestListFindsTheReplicasOfAnEngine(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "m", 1, 1), descriptor(300, "m", "", 1, 1))
+	b := n.db.NewBatch()
+	if ok, err := replica.Stage(n.db, b, 1, descriptor(5, "a", "b", 1, 2), 1); ok || err != nil || !b.Empty() {
+		t.Errorf("a replica of another node is begun: %v, %v", ok, err)
+	}
+	if _, err := replica.Stage(n.db, b, 1, descriptor(300, "m", "", 1, 1), 9); err == nil {
+		t.Error("a replica is begun over one that is there")
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := replica.List(n.db)
+	if err != nil || len(ids) != 2 || ids[0] != 1 || ids[1] != 300 {
+		t.Errorf("%v, %v", ids, err)
+	}
+	if _, err := replica.Load(n.db, 2); !errors.Is(err, replica.ErrNoReplica) {
+		t.Errorf("load of nothing: %v", err)
+	}
+}
