@@ -124,7 +124,7 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 
 func (c *Core) openEngine() error {
 	opts := mvcc.EngineOptions(c.cfg.FS)
-	opts.Logger = engineLogger{c.log}
+	opts.Logger = store.EngineLogger(c.log)
 	if c.cfg.Engine != nil {
 		c.cfg.Engine(opts)
 	}

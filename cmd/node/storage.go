@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -136,21 +134,4 @@ func (c *Core) freeBytes(quota int64, reserve uint64) (uint64, error) {
 		free = min(free, uint64(max(left, 0)))
 	}
 	return free, nil
-}
-
-// engineLogger passes what the engine says on; it is chatty, so as debug.
-type engineLogger struct{ log *zap.Logger }
-
-var _ pebble.Logger = engineLogger{}
-
-func (l engineLogger) Infof(format string, args ...any) {
-	l.log.Debug("engine: " + fmt.Sprintf(format, args...))
-}
-
-func (l engineLogger) Errorf(format string, args ...any) {
-	l.log.Error("engine: " + fmt.Sprintf(format, args...))
-}
-
-func (l engineLogger) Fatalf(format string, args ...any) {
-	panic("engine: " + fmt.Sprintf(format, args...))
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
 )
 
@@ -50,16 +49,5 @@ func catchFatal(err *error) {
 		*err = r
 	default:
 		panic(r)
-	}
-}
-
-// DiskSpace returns the Config.FreeBytes of a directory.
-func DiskSpace(fs vfs.FS, dir string) func() (uint64, error) {
-	return func() (uint64, error) {
-		u, err := fs.GetDiskUsage(dir)
-		if err != nil {
-			return 0, fmt.Errorf("disk usage of %s: %w", dir, err)
-		}
-		return u.AvailBytes, nil
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/range/keys"
@@ -74,6 +75,7 @@ type ledger struct {
 	count    uint64
 	hash     uint64
 	proposed int // entries
+	promises []*raftpb.Message
 
 	sleep   bool // unload when there is nothing to do
 	onFlush func(r *Round)
@@ -179,7 +181,7 @@ func (l *ledger) Flush(r *Round) {
 			return
 		}
 	}
-	if _, ok := r.Ready(l.group); !ok {
+	if !l.ready(r) {
 		return
 	}
 	if applied := l.applied; len(applied) > 0 {
@@ -193,6 +195,31 @@ func (l *ledger) Flush(r *Round) {
 	if l.sleep && l.group.Quiet() && len(l.waiting) == 0 {
 		r.Unload()
 	}
+}
+
+// ready does for the group what every member has to.
+func (l *ledger) ready(r *Round) bool {
+	r.Send(l.promises)
+	l.promises = nil
+	w, err := l.group.Ready(r.Batch)
+	if err != nil {
+		r.FailStore(err)
+		return false
+	}
+	if w.NeedsSync {
+		r.NeedSync()
+	}
+	r.Send(w.Send)
+	if w.NeedsSync || len(w.WhenDurable) > 0 {
+		r.OnDurable(func() {
+			msgs, err := l.group.Durable(w)
+			if err != nil {
+				panic(err)
+			}
+			l.promises = append(l.promises, msgs...)
+		})
+	}
+	return true
 }
 
 func (l *ledger) Tick()            { _ = l.group.Tick() }
