@@ -4,9 +4,11 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // collector gives what is known at the moment of a scrape: it reads the node
@@ -33,6 +35,15 @@ var (
 	descRevision        = desc("etcd_debugging_mvcc_current_revision", "The current revision of store.")
 	descAlarms          = desc("etcd_debugging_server_alarms", "Alarms for every member in cluster. 1 for 'server_id' label with current ID. 2 for 'alarm_type' label with type of this alarm", "server_id", "alarm_type")
 	descKeys            = desc("etcd_debugging_mvcc_keys_total", "Total number of keys.")
+	descCompacted       = desc("etcd_debugging_mvcc_compact_revision", "The revision of the last compaction in store.")
+	descWatchStreams    = desc("etcd_debugging_mvcc_watch_stream_total", "Total number of watch streams.")
+	descWatchers        = desc("etcd_debugging_mvcc_watcher_total", "Total number of watchers.")
+	descSlowWatchers    = desc("etcd_debugging_mvcc_slow_watcher_total", "Total number of unsynced slow watchers.")
+	descFsync           = desc("etcd_disk_wal_fsync_duration_seconds", "The latency distributions of fsync called by WAL.")
+	descWALBytes        = desc("etcd_disk_wal_write_bytes_total", "Total number of bytes written in WAL.")
+	descRounds          = desc("hawser_store_rounds_total", "Rounds of the ranges' workers.")
+	descCommits         = desc("hawser_store_commits_total", "Engine batches committed by rounds.")
+	descSyncs           = desc("hawser_store_syncs_total", "Syncs that rounds waited for.")
 	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
 	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
 	descRequests        = desc("hawser_requests_pending", "Requests under way in the router of this node.")
@@ -73,7 +84,51 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if c.cfg.Storage.LowSpace() {
 		gauge(descAlarms, 1, strconv.FormatUint(c.cfg.MemberID, 16), pb.AlarmType_NOSPACE.String())
 	}
+	c.collectStats(ch, gauge)
 	c.collectRanges(gauge)
+}
+
+func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
+	if c.cfg.Stats == nil {
+		return
+	}
+	s := c.cfg.Stats()
+	counter := func(d *prometheus.Desc, v uint64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	gauge(descCompacted, float64(s.Compacted))
+	gauge(descWatchStreams, float64(s.WatchStreams))
+	gauge(descWatchers, float64(s.Watchers))
+	gauge(descSlowWatchers, float64(s.SlowWatchers))
+	gauge(descWALBytes, float64(s.WALBytes)) // a gauge in etcd, too
+	counter(descRounds, s.Rounds)
+	counter(descCommits, s.Commits)
+	counter(descSyncs, s.Syncs)
+	if s.FsyncNanoseconds != nil {
+		if m, err := fsyncSeconds(s.FsyncNanoseconds); err == nil {
+			ch <- m
+		}
+	}
+}
+
+// fsyncSeconds puts a histogram in nanoseconds into etcd's buckets. What lies
+// between a bound of etcd's and the next one below it of the source counts into
+// the next bucket, so nothing looks faster than it was.
+func fsyncSeconds(h prometheus.Histogram) (prometheus.Metric, error) {
+	var m dto.Metric
+	if err := h.Write(&m); err != nil {
+		return nil, err
+	}
+	counts := make(map[float64]uint64, len(latencyBuckets))
+	for _, bound := range latencyBuckets {
+		counts[bound] = 0
+		for _, b := range m.GetHistogram().GetBucket() {
+			if b.GetUpperBound() <= bound*1e9 {
+				counts[bound] = max(counts[bound], b.GetCumulativeCount())
+			}
+		}
+	}
+	return prometheus.NewConstHistogram(descFsync, m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()/1e9, counts)
 }
 
 func (c *collector) collectRanges(gauge func(*prometheus.Desc, float64, ...string)) {
@@ -85,9 +140,16 @@ func (c *collector) collectRanges(gauge func(*prometheus.Desc, float64, ...strin
 	gauge(descRanges, float64(len(dir.All())))
 	gauge(descLoaded, float64(len(loaded)))
 	gauge(descKeys, float64(c.cfg.Storage.LiveKeys()))
+	byID := make(map[uint64]*rangepb.RangeDescriptor, len(dir.All()))
+	for _, d := range dir.All() {
+		byID[d.RangeId] = d
+	}
 	for _, id := range loaded {
 		label := strconv.FormatUint(id, 10)
-		var info adminpb.RangeInfo
+		info := adminpb.RangeInfo{Descriptor_: byID[id]}
+		if info.Descriptor_ == nil {
+			continue // begun here, its cut is still to come
+		}
 		c.cfg.Replicas.Info(id, &info)
 		gauge(descRangeResolved, float64(info.Resolved), label)
 		gauge(descRangeKeys, float64(info.LiveKeys), label)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/zap"
 
@@ -64,6 +65,20 @@ type Replicas interface {
 	Loaded() []uint64
 }
 
+// Stats are figures of the node at one moment, for the metrics.
+type Stats struct {
+	// Compacted is the compacted revision, 0 while nothing was compacted.
+	Compacted int64
+	// Watch streams, watchers, and those of them that read history.
+	WatchStreams, Watchers, SlowWatchers int
+	// FsyncNanoseconds is the histogram of the WAL's syncs, nil if there is
+	// none. WALBytes were written to the WAL.
+	FsyncNanoseconds prometheus.Histogram
+	WALBytes         uint64
+	// Rounds of the ranges' workers, engine batches they committed, and syncs.
+	Rounds, Commits, Syncs uint64
+}
+
 // Member is one line of MemberList.
 type Member struct {
 	ID         uint64
@@ -86,6 +101,8 @@ type Config struct {
 	Meta     Meta
 	Storage  Storage
 	Replicas Replicas
+	// Stats is called for a scrape of the metrics. nil: they are left out.
+	Stats func() Stats
 	// Metrics may be made before the server, by who measures for it. nil: the
 	// server makes its own.
 	Metrics *Metrics
@@ -96,7 +113,7 @@ type Config struct {
 	// MaxTxnOps bounds the operations of a transaction (contract T1). 0: 128.
 	MaxTxnOps int
 	// MaxConcurrentStreams bounds the streams of one connection. etcd has no
-	// bound, which invites rapid-reset floods (CVE-2023-44487). 0: 100,000,
+	// bound, which invites rapid-reset floods (CVE-2023-44487). 0: 16,384,
 	// more than any client uses; a watch is one stream for many watchers.
 	MaxConcurrentStreams uint32
 	// KeepaliveMinTime, KeepaliveInterval and KeepaliveTimeout: contract X10.
@@ -129,7 +146,7 @@ const grpcOverheadBytes = 512 * 1024
 func (c *Config) EnsureDefaults() {
 	setDefault(&c.MaxRequestBytes, 1536*1024)
 	setDefault(&c.MaxTxnOps, mvcc.DefaultMaxTxnOps)
-	setDefault(&c.MaxConcurrentStreams, 100_000)
+	setDefault(&c.MaxConcurrentStreams, 16_384)
 	setDefault(&c.KeepaliveMinTime, 5*time.Second)
 	setDefault(&c.KeepaliveInterval, 2*time.Hour)
 	setDefault(&c.KeepaliveTimeout, 20*time.Second)

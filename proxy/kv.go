@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -131,9 +132,19 @@ func (s *kvServer) write(ctx context.Context, req *mvcc.Request, large bool, ent
 	}
 	res, err := s.router.Do(ctx, req)
 	if err != nil {
+		if isFailedProposal(err) && !req.IsReadOnly() {
+			s.metrics.proposalsFailed.Inc()
+		}
 		return nil, toGRPC(err)
 	}
 	return res, nil
+}
+
+// isFailedProposal reports whether a write ended without an answer: what etcd
+// counts as a failed proposal.
+func isFailedProposal(err error) bool {
+	return errors.Is(err, router.ErrTimeout) || errors.Is(err, router.ErrUnknownFate) ||
+		errors.Is(err, router.ErrCanceled) || errors.Is(err, router.ErrStopped)
 }
 
 // putsSomething reports whether the request has a put in any branch: that is
@@ -163,6 +174,9 @@ func (s *kvServer) Compact(ctx context.Context, r *pb.CompactionRequest) (resp *
 	defer s.metrics.observe(s.metrics.requests.compaction, time.Now(), &err)
 	rev, err := s.router.Compact(ctx, r.Revision)
 	if err != nil {
+		if isFailedProposal(err) {
+			s.metrics.proposalsFailed.Inc()
+		}
 		return nil, toGRPC(err)
 	}
 	if r.Physical {

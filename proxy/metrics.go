@@ -19,12 +19,6 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 
-	// WALFsync and BackendCommit take the seconds of one sync of the engine's
-	// WAL and of one commit of an apply batch. The node's engine feeds them.
-	WALFsync, BackendCommit prometheus.Observer
-	// SlowApply counts rounds of a worker that took more than 100 ms.
-	SlowApply prometheus.Counter
-
 	sentBytes, receivedBytes prometheus.Counter
 	clientRequests           *prometheus.CounterVec
 	streamFailures           *prometheus.CounterVec
@@ -42,6 +36,9 @@ type Metrics struct {
 	healthchecks                  *prometheus.CounterVec
 }
 
+// latencyBuckets are etcd's, in seconds: 1 ms to 8.192 s.
+var latencyBuckets = prometheus.ExponentialBuckets(0.001, 2, 14)
+
 // duration is a latency histogram, bound for failure and success.
 type duration [2]prometheus.Observer
 
@@ -52,14 +49,6 @@ func NewMetrics() *Metrics {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	milliseconds := prometheus.ExponentialBuckets(0.001, 2, 14)
-
-	m.WALFsync = m.histogram("etcd_disk_wal_fsync_duration_seconds",
-		"The latency distributions of fsync called by WAL.", milliseconds)
-	m.BackendCommit = m.histogram("etcd_disk_backend_commit_duration_seconds",
-		"The latency distributions of commit called by backend.", milliseconds)
-	m.SlowApply = m.counter("etcd_server_slow_apply_total",
-		"The total number of slow apply requests (likely overloaded from slow disk).")
 	m.sentBytes = m.counter("etcd_network_client_grpc_sent_bytes_total",
 		"The total number of bytes sent to grpc clients.")
 	m.receivedBytes = m.counter("etcd_network_client_grpc_received_bytes_total",
@@ -70,7 +59,7 @@ func NewMetrics() *Metrics {
 		"The total number of stream failures from the local server.", "Type", "API")
 
 	requests := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "etcd_server_request_duration_seconds", Buckets: milliseconds,
+		Name: "etcd_server_request_duration_seconds", Buckets: latencyBuckets,
 		Help: "Response latency distribution in seconds for each type.",
 	}, []string{"type", "success"})
 	m.registry.MustRegister(requests)

@@ -329,7 +329,7 @@ func (n *Node) serve() error {
 			FragmentBytes: n.cfg.MaxRequestBytes + 512<<10,
 			Stopping:      n.draining,
 		}),
-		Meta: c, Storage: c, Replicas: c, Metrics: metrics,
+		Meta: c, Storage: c, Replicas: c, Metrics: metrics, Stats: c.Stats,
 		MaxRequestBytes: n.cfg.MaxRequestBytes, MaxTxnOps: n.cfg.MaxTxnOps,
 		MaxConcurrentStreams: n.cfg.MaxConcurrentStreams,
 		KeepaliveMinTime:     n.cfg.GRPCKeepAliveMinTime,

@@ -119,10 +119,7 @@ func (s *Service) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.kick:
-			s.mu.Lock()
-			s.hub.Step()
-			s.wakeReadersLocked()
-			s.mu.Unlock()
+			s.Step()
 		case <-ticker.C:
 			s.mu.Lock()
 			for st := range s.mu.streams {
@@ -131,6 +128,15 @@ func (s *Service) run(ctx context.Context) {
 			s.mu.Unlock()
 		}
 	}
+}
+
+// Step emits what the frontier allows. Start's goroutine does it whenever there
+// is news; a simulation calls it instead of Start.
+func (s *Service) Step() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hub.Step()
+	s.wakeReadersLocked()
 }
 
 func (s *Service) wakeReadersLocked() {
@@ -152,22 +158,29 @@ func (s *Service) read(ctx context.Context) {
 			return
 		case <-s.work:
 		}
-		for ctx.Err() == nil {
-			s.mu.Lock()
-			task, ok := s.hub.NextTask()
-			s.mu.Unlock()
-			if !ok {
-				break
-			}
-			res := task.Run(s.cfg.History)
-			if res.err != nil {
-				s.cfg.Logger.Warn("reading history for a watcher", zap.Error(res.err))
-			}
-			s.mu.Lock()
-			s.hub.TaskDone(task, res)
-			s.mu.Unlock()
+		for ctx.Err() == nil && s.ReadHistory() {
 		}
 	}
+}
+
+// ReadHistory carries out one read of history for a watcher that is behind and
+// reports whether there was one. Start's goroutines do it; a simulation calls it
+// instead.
+func (s *Service) ReadHistory() bool {
+	s.mu.Lock()
+	task, ok := s.hub.NextTask()
+	s.mu.Unlock()
+	if !ok {
+		return false
+	}
+	res := task.Run(s.cfg.History)
+	if res.err != nil {
+		s.cfg.Logger.Warn("reading history for a watcher", zap.Error(res.err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hub.TaskDone(task, res)
+	return true
 }
 
 // Stats are figures for metrics.
