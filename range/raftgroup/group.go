@@ -30,8 +30,8 @@ var ErrNotServing = errors.New("raftgroup: leader has not applied its own term")
 // ErrSnapshot says that a snapshot arrived. Groups do not send or take any yet.
 var ErrSnapshot = errors.New("raftgroup: snapshots of groups are not supported")
 
-// ErrApply says that a committed entry could not be applied: a bug, or a fault
-// of the engine. The batch holds part of its effects and must not be committed.
+// ErrApply says that the Machine refused a committed entry: damage, a bug, or a
+// fault of the engine. The entries before it are applied.
 var ErrApply = errors.New("raftgroup: apply")
 
 // Machine is the state machine of a group: a range, or the placement service.

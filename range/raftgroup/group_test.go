@@ -173,26 +173,38 @@ func TestDamageWhileRunningStopsTheGroup(t *testing.T) {
 	}
 }
 
+// An entry that the machine cannot apply stops the group, and what was applied
+// before it in the same batch is covered by the applied state.
 func TestErrorOfTheMachineIsAFault(t *testing.T) {
 	db := openDB(t, vfs.NewMem())
 	defer db.Close()
 	begin(t, db, 1, 1)
 	g, j := load(t, db, 1, 1)
 	settle(t, db, g)
-	// Even if it looks like damage: the batch has half of the entry's effects.
-	j.fail = raftlog.ErrCorrupt
-	must(t, g.Propose([]byte("x")))
+	broken := errors.New("broken")
+	j.failAt = 5
+	j.fail = broken
+	for _, text := range []string{"a", "b", "c"} {
+		must(t, g.Propose([]byte(text)))
+	}
 	var err error
 	for err == nil {
-		var w Work
 		b := db.NewBatch()
-		if w, err = g.Ready(b); err == nil {
+		var w Work
+		w, err = g.Ready(b)
+		must(t, db.Apply(b, pebble.Sync))
+		must(t, b.Close())
+		if err == nil {
 			_, err = g.Durable(w)
 		}
-		must(t, b.Close())
 	}
-	if !errors.Is(err, ErrApply) || !errors.Is(g.Failed(), ErrApply) {
+	if !errors.Is(err, ErrApply) || !errors.Is(err, broken) || !errors.Is(g.Failed(), ErrApply) {
 		t.Errorf("%v, failed %v", err, g.Failed())
+	}
+	a, err := raftlog.ReadApplied(db, 1)
+	must(t, err)
+	if rows := j.rows(t, db); rows != "2: 3:a 4:b" || a.Index != 4 {
+		t.Errorf("rows %s, applied %d", rows, a.Index)
 	}
 }
 

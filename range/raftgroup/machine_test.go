@@ -27,12 +27,13 @@ type journal struct {
 	entries []string // since it was loaded
 	count   uint64
 	hash    uint64
-	fail    error
+	fail    error // from index failAt on
+	failAt  uint64
 	onApply func(index, term uint64, data []byte)
 }
 
 func (j *journal) Apply(b *pebble.Batch, index, term uint64, data []byte) error {
-	if j.fail != nil {
+	if j.fail != nil && index >= j.failAt {
 		return j.fail
 	}
 	if j.onApply != nil {

@@ -42,9 +42,10 @@ func (g *Group) HasReady() bool { return g.failed == nil && g.dirty }
 // truncation of the log. It goes on until raft has nothing more that can be
 // done before something is durable.
 //
-// An error is a fault: the group has stopped. If it wraps raftlog.ErrCorrupt and
-// not ErrApply it concerns this group alone: its rows in b are then a whole
-// prefix of what raft wanted. After any other error b must not be committed.
+// An error is a fault: the group has stopped. If it wraps raftlog.ErrCorrupt, or
+// ErrApply from a Machine that staged nothing for the entry it refused, it
+// concerns this group alone: its rows in b are a whole prefix of what raft
+// wanted. After any other error b must not be committed.
 func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 	if g.failed != nil {
 		return Work{}, g.failed
@@ -76,14 +77,7 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 				if err != nil {
 					return Work{}, g.fail(err)
 				}
-				last := m.GetEntries()[len(m.GetEntries())-1]
-				applied := last.GetIndex()
-				// At once, not at the end: should raft run into damage next, the
-				// batch, which belongs to others, too, has no effects without
-				// the index that covers them.
-				if err := g.log.SetApplied(b, applied, last.GetTerm(), g.keepTail(), g.machine.AppliedState); err != nil {
-					return Work{}, g.fail(err)
-				}
+				applied := m.GetEntries()[len(m.GetEntries())-1].GetIndex()
 				w.Applied = true
 				// Effects need not be durable before raft counts them as
 				// applied: the synced log replays them.
@@ -145,27 +139,44 @@ func (g *Group) append(b *pebble.Batch, m *raftpb.Message, w *Work) (stepped boo
 	return false, nil
 }
 
-// apply runs committed entries through the machine.
+// apply runs committed entries through the machine and stages the applied state
+// that covers them: at once, not at the end of Ready, and also when an entry
+// fails. The batch belongs to others, too, and never holds the effects of a
+// whole entry without the index that says so.
 func (g *Group) apply(b *pebble.Batch, entries []*raftpb.Entry) (confChanged bool, err error) {
+	done := 0
 	for _, e := range entries {
-		data := e.GetData()
-		if e.GetType() != raftpb.EntryNormal {
-			cc, context, err := confChange(e)
-			if err != nil {
-				return false, fmt.Errorf("%w: entry %d: configuration change: %w", ErrApply, e.GetIndex(), err)
-			}
-			cs := g.rn.ApplyConfChange(cc)
-			if err := g.log.SetConfState(b, cs); err != nil {
-				return false, err
-			}
-			g.setConfState(cs)
-			data, confChanged = context, true
+		changed, applyErr := g.applyEntry(b, e)
+		if applyErr != nil {
+			err = fmt.Errorf("%w: entry %d: %w", ErrApply, e.GetIndex(), applyErr)
+			break
 		}
-		if err := g.machine.Apply(b, e.GetIndex(), e.GetTerm(), data); err != nil {
-			return false, fmt.Errorf("%w: entry %d: %w", ErrApply, e.GetIndex(), err)
-		}
+		confChanged = confChanged || changed
+		done++
 	}
-	return confChanged, nil
+	if done > 0 {
+		last := entries[done-1]
+		setErr := g.log.SetApplied(b, last.GetIndex(), last.GetTerm(), g.keepTail(), g.machine.AppliedState)
+		err = errors.Join(err, setErr)
+	}
+	return confChanged, err
+}
+
+func (g *Group) applyEntry(b *pebble.Batch, e *raftpb.Entry) (confChanged bool, err error) {
+	data := e.GetData()
+	if e.GetType() != raftpb.EntryNormal {
+		cc, context, err := confChange(e)
+		if err != nil {
+			return false, fmt.Errorf("configuration change: %w", err)
+		}
+		cs := g.rn.ApplyConfChange(cc)
+		if err := g.log.SetConfState(b, cs); err != nil {
+			return false, err
+		}
+		g.setConfState(cs)
+		data, confChanged = context, true
+	}
+	return confChanged, g.machine.Apply(b, e.GetIndex(), e.GetTerm(), data)
 }
 
 // Durable is called when a Work is durable, in the order of the Works, and for
