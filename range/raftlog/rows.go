@@ -35,9 +35,6 @@ const rowFormat = 1
 // rowOverhead is what sealing adds to a payload.
 const rowOverhead = 1 + 4
 
-// maxEntryRowOverhead bounds what an entry's row has beyond its data.
-const maxEntryRowOverhead = rowOverhead + 1 + binary.MaxVarintLen64
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(key, body []byte) uint32 {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 
@@ -257,7 +258,8 @@ func (s *shard) shut(err error) {
 	s.mu.Lock()
 	s.mu.refusing = err
 	var items []any
-	for _, sl := range s.mu.slots {
+	for _, id := range slices.Sorted(maps.Keys(s.mu.slots)) {
+		sl := s.mu.slots[id]
 		items = append(items, sl.inbox...)
 		sl.inbox = nil
 	}

@@ -177,10 +177,13 @@ func (s *shard) visit(sl *slot) {
 	s.mu.Lock()
 	n := min(len(sl.inbox), s.store.cfg.MaxItems)
 	s.items = append(s.items[:0], sl.inbox[:n]...)
-	if n == len(sl.inbox) {
+	switch {
+	case n == len(sl.inbox) && cap(sl.inbox) <= 2*s.store.cfg.MaxItems:
 		clear(sl.inbox)
 		sl.inbox = sl.inbox[:0]
-	} else {
+	case n == len(sl.inbox):
+		sl.inbox = nil // a burst's array is not kept
+	default:
 		sl.inbox = slices.Delete(sl.inbox, 0, n)
 		s.queueLocked(sl) // at the back: others have their turn first
 	}

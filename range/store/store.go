@@ -113,10 +113,9 @@ type Store struct {
 	// low: see LowSpace.
 	low atomic.Bool
 
-	// fault stops the store; nil while there is none. stopped refuses items.
+	// fault stops the store; nil while there is none.
 	fault   atomic.Pointer[error]
 	faulted chan struct{}
-	stopped atomic.Bool
 
 	stop     context.CancelFunc
 	workers  sync.WaitGroup
@@ -134,7 +133,10 @@ func Open(cfg Config) (*Store, error) {
 	for i := range cfg.Shards {
 		s.shards = append(s.shards, newShard(s, i))
 	}
-	return s, s.PollSpace()
+	if err := s.PollSpace(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *Store) shardOf(id uint64) *shard { return s.shards[id%uint64(len(s.shards))] }

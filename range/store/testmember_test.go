@@ -84,7 +84,7 @@ type ledger struct {
 
 var errAsleep = errors.New("asleep")
 
-func newLedger(db *pebble.DB, id uint64) (*ledger, error) {
+func newLedger(db *pebble.DB, id, replica uint64) (*ledger, error) {
 	log, err := raftlog.Load(db, id)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func newLedger(db *pebble.DB, id uint64) (*ledger, error) {
 		return nil, err
 	}
 	l.count, l.hash = decodeLedger(a.Machine)
-	l.group, err = raftgroup.New(raftgroup.Config{ID: id, ReplicaID: 1, Log: log, Machine: l})
+	l.group, err = raftgroup.New(raftgroup.Config{ID: id, ReplicaID: replica, Log: log, Machine: l})
 	return l, err
 }
 
@@ -156,6 +156,8 @@ func (l *ledger) Handle(ev any) {
 		l.sleep = errors.Is(ev, errAsleep)
 	case func(r *Round):
 		l.onFlush = ev
+	case *raftpb.Message:
+		_ = l.group.Step(ev) // what does not fit is dropped
 	default:
 		panic(fmt.Sprintf("ledger: %T", ev))
 	}
@@ -274,11 +276,12 @@ type rig struct {
 	store   *Store
 	ledgers map[uint64]*ledger // newest of each group
 	visits  []uint64           // groups loaded, in order
+	replica uint64
 }
 
 func newRig(t testing.TB, db *pebble.DB, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, db: db, ledgers: make(map[uint64]*ledger)}
+	r := &rig{t: t, db: db, ledgers: make(map[uint64]*ledger), replica: 1}
 	cfg := Config{DB: db, ManualSync: true, Loader: r.load}
 	if change != nil {
 		change(&cfg)
@@ -290,7 +293,7 @@ func newRig(t testing.TB, db *pebble.DB, change func(*Config)) *rig {
 }
 
 func (r *rig) load(id uint64) (Member, error) {
-	l, err := newLedger(r.db, id)
+	l, err := newLedger(r.db, id, r.replica)
 	if err != nil {
 		return nil, err
 	}
