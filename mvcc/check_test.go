@@ -66,6 +66,7 @@ func TestRequestsAreCheckedAsEtcdDoes(t *testing.T) {
 		{"T3 siblings put", Request{Txn: then(opTxn(then(opPut("a"))), opTxn(then(opPut("a"))))}, ErrDuplicateKey},
 		{"T3 else of a later sibling", Request{Txn: then(opTxn(then(opPut("a"))), opTxn(&pb.TxnRequest{Failure: []*pb.RequestOp{opPut("a")}}))}, ErrDuplicateKey},
 		{"T3 siblings delete then put", Request{Txn: then(opTxn(then(opDelete("a", ""))), opTxn(then(opPut("a"))))}, ErrDuplicateKey},
+		{"T3 the same in else", Request{Txn: then(opTxn(&pb.TxnRequest{Failure: []*pb.RequestOp{opDelete("a", "")}}), opTxn(then(opPut("a"))))}, ErrDuplicateKey},
 		{"T3 siblings put then delete (as in etcd)", Request{Txn: then(opTxn(then(opPut("a"))), opTxn(then(opDelete("a", ""))))}, nil},
 		{"no content", Request{}, errAny},
 	} {

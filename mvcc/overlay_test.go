@@ -54,6 +54,7 @@ func TestOverlayLaysUnappliedRevisionsOverTheAppliedState(t *testing.T) {
 	}
 	// What is applied and still laid over counts once.
 	h.apply(4, writes[4])
+	want(t, "one applied, not dropped", listOf(t, v), all)
 	h.apply(5, writes[5])
 	want(t, "applied, not dropped", listOf(t, v), all)
 	o.Applied(5)
