@@ -59,9 +59,7 @@ func (m *Member) Drive() {
 			zap.Int("ranges", s.mu.state.Len()))
 		seq.SetSoleVoter(m.group.SoleVoter())
 		seq.Lead(term, s.mu.state)
-		for _, id := range s.mu.nodes {
-			s.enqueueLocked(s.mu.links[id], seq.Hello())
-		}
+		s.helloLocked()
 	}
 	seq.SetSoleVoter(m.group.SoleVoter())
 	seq.Cut()

@@ -202,6 +202,15 @@ func (s *Service) readyLocked() {
 	}
 }
 
+// helloLocked tells all nodes to subscribe, if S leads a cluster.
+func (s *Service) helloLocked() {
+	for _, id := range s.mu.nodes {
+		if hello := s.mu.seq.Hello(); hello != nil {
+			s.enqueueLocked(s.mu.links[id], hello)
+		}
+	}
+}
+
 func (s *Service) enqueueLocked(l *link, m *placementpb.FromSequencer) {
 	if len(l.queue) == 0 && !l.delivering {
 		s.mu.dirty = append(s.mu.dirty, l)
@@ -258,6 +267,10 @@ func (s *Service) Apply(b *pebble.Batch, index, term uint64, data []byte) error 
 	}
 	if !changes.Ignored {
 		s.mu.seq.Applied(index, cmd)
+		if cmd.GetBootstrap() != nil {
+			// Before this there was no cluster for nodes to belong to.
+			s.helloLocked()
+		}
 		s.mu.wanted = true // what waited for it leaves with the next Drive
 	}
 	return nil

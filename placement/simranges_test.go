@@ -85,10 +85,10 @@ type simTxn struct {
 	owner *placementpb.TxnID
 	parts []*placementpb.Participant
 	held  []*rangeLeader
-	keys  map[uint64]byte
-	rev   int64 // decided
-	sent  bool
-	over  bool // refused: it must never appear
+	// read is, per range, the highest revision that the values under the latch
+	// may have.
+	read map[uint64]int64
+	over bool // refused: it must never appear
 }
 
 // simRead waits until a replica of each range can serve.
@@ -195,7 +195,9 @@ func (s *sim) rangeStep() {
 	case p < 155:
 		s.commitRange(x)
 	case p < 225:
-		s.applyRange(x, pick(s, s.nodes))
+		if n := pick(s, s.nodes); n != s.slow || s.one(20) {
+			s.applyRange(x, n)
+		}
 	case p < 240:
 		s.query(pick(s, s.nodes))
 	case p < 255:
@@ -364,11 +366,12 @@ func (s *sim) registered(l *rangeLeader, g *placementpb.Registered) {
 	if !slices.Contains(l.x.leaders, l) {
 		return // it found that it was deposed
 	}
-	if l.highest() > g.R0 {
+	if l.highest() > g.R0 && l.epoch == s.term {
 		s.failf("R3: r%d: r0=%d, the log of term %d has %d", l.x.id, g.R0, l.term, l.highest())
 	}
 	l.registered = true
-	s.rangeAppend(l, rangeEntry{rev: g.R0, kind: entryResolve})
+	// A deposed S may know less than the log has.
+	s.rangeAppend(l, rangeEntry{rev: max(g.R0, l.highest()), kind: entryResolve})
 	l.barrier = l.end()
 }
 
@@ -376,6 +379,9 @@ func (s *sim) registered(l *rangeLeader, g *placementpb.Registered) {
 // is reported when it is committed.
 func (s *sim) takeDecided(l *rangeLeader, d *placementpb.Decided) {
 	report := func() {
+		if s.one(5) && !s.healed {
+			return // it comes with the next registration
+		}
 		l.n.c.Send(&placementpb.ToSequencer{Body: &placementpb.ToSequencer_Report{
 			Report: &placementpb.Report{RangeId: l.x.id, MetaIndex: d.MetaIndex}}})
 	}
@@ -533,7 +539,13 @@ func (s *sim) applyRange(x *simRange, n *simNode) {
 
 // query asks for R and m of a random part of the directory (R5).
 func (s *sim) query(n *simNode) {
+	if n.old == nil || s.one(100) {
+		n.old = n.directory()
+	}
 	ds := n.directory()
+	if s.one(3) {
+		ds = n.old
+	}
 	if len(ds) == 0 {
 		return
 	}
@@ -606,7 +618,7 @@ func (s *sim) beginTxn(n *simNode) {
 			return
 		}
 	}
-	t := &simTxn{owner: n.c.NewOwner(), keys: map[uint64]byte{}}
+	t := &simTxn{owner: n.c.NewOwner(), read: map[uint64]int64{}}
 	for _, id := range s.order {
 		x := s.ranges[id]
 		if len(x.leaders) == 0 || s.one(3) {
@@ -621,8 +633,8 @@ func (s *sim) beginTxn(n *simNode) {
 		p := &placementpb.Participant{RangeId: id, Epoch: d.Epoch, Term: l.term, Session: l.session}
 		if key, ok := s.key(d); ok && !s.one(3) {
 			p.Effects = []byte{key}
-			t.keys[id] = key
 		}
+		t.read[id] = l.highest()
 		l.latch = t.owner
 		t.held = append(t.held, l)
 		t.parts = append(t.parts, p)
@@ -636,7 +648,6 @@ func (s *sim) beginTxn(n *simNode) {
 }
 
 func (s *sim) commitTxn(n *simNode, t *simTxn) {
-	t.sent = true
 	n.c.Commit(&placementpb.TxnCommit{Owner: t.owner, Participants: t.parts}, func(r *placementpb.TxnResult, err error) {
 		if err != nil {
 			return
@@ -704,8 +715,11 @@ func (s *sim) abortLatch(x *simRange) {
 // and all replicas have applied everything (R10).
 func (s *sim) deactivate(x *simRange) {
 	l := x.true
-	if l == nil || !l.registered || l.outstanding > 0 || l.deactivating || l.latch != nil || len(l.queue) > 0 || len(l.tail) > 0 {
+	if l == nil || !l.registered || l.outstanding > 0 || l.deactivating || l.latch != nil || len(l.tail) > 0 {
 		return
+	}
+	if len(l.queue) > 0 && s.rng.IntN(3) > 0 {
+		return // it should not ask; S must see it (last(X) is another)
 	}
 	for _, n := range s.nodes {
 		for s.replica(x, n) != nil && s.replica(x, n).applied < len(x.log) {
@@ -724,7 +738,7 @@ func (s *sim) deactivate(x *simRange) {
 // history has one explanation.
 func (s *sim) heal() {
 	// A session that no coordinator uses any more ends the owners it had.
-	s.latched = nil
+	s.latched, s.slow, s.healed = nil, nil, true
 	for _, v := range s.voters {
 		if v != s.leader {
 			v.seq.StepDown()
@@ -767,6 +781,9 @@ func (s *sim) heal() {
 			}
 			// A reader that waits too long nudges the range: a leader registers
 			// again, a group without one elects.
+			if round == 5 && x.true != nil && len(x.true.queue) == 0 {
+				s.register(x.true) // reports that were lost
+			}
 			if round%15 == 10 && slices.ContainsFunc(s.waiting, func(r *simRead) bool {
 				return slices.ContainsFunc(r.parts, func(p readPart) bool { return p.want.RangeId == id && !p.found })
 			}) {
@@ -857,6 +874,16 @@ func (s *sim) settled() {
 				delete(found, [2]uint64{p.RangeId, index})
 			}
 			for _, t := range s.txns {
+				if !proto.Equal(t.owner, txn.Owner) {
+					continue
+				}
+				for i, p := range t.parts {
+					for _, e := range s.ranges[p.RangeId].log {
+						if (e.kind == entryWrite || e.kind == entryTxn) && e.rev > t.read[p.RangeId] && e.rev < txn.Revision {
+							s.failf("I5: the transaction at %d read r%d at %d, which was written at %d (%v)", txn.Revision, p.RangeId, t.read[p.RangeId], e.rev, t.parts[i])
+						}
+					}
+				}
 				if t.over && proto.Equal(t.owner, txn.Owner) {
 					s.failf("R7: transaction %v was refused and decided", txn)
 				}

@@ -190,9 +190,10 @@ func (s *Sequencer) hello(nodeID, session uint64) {
 }
 
 // Hello returns the message that tells a node to subscribe, nil when S does not
-// lead. The driver sends it to every node it can reach once S leads.
+// lead or there is no cluster yet. The driver sends it to every node it can
+// reach once S leads, and once the cluster is bootstrapped.
 func (s *Sequencer) Hello() *placementpb.FromSequencer {
-	if s.phase == idle {
+	if s.phase == idle || s.clusterID == 0 {
 		return nil
 	}
 	return &placementpb.FromSequencer{ClusterId: s.clusterID, Epoch: s.epoch}
