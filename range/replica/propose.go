@@ -75,9 +75,12 @@ func (r *Replica) layOver(c *proposed) {
 	}
 }
 
-// maxGathered bounds the passes for which staged commands wait for more: each
-// is some microseconds.
-const maxGathered = 64
+// Staged commands wait for more for at most so many passes, of some microseconds
+// each, or until there are so many commands.
+const (
+	maxGatheredPasses   = 32
+	maxGatheredCommands = 128
+)
 
 // mayGather reports that what is staged should wait for the next pass. A
 // sequencer on the same node answers within the round, so writes that wait for
@@ -85,7 +88,8 @@ const maxGathered = 64
 // share an entry, and Raft's work for it.
 func (r *Replica) mayGather() bool {
 	l := &r.lead
-	if l.building == nil || len(l.full) > 0 || !l.instant || r.free.len() == 0 || l.gathered == maxGathered ||
+	if l.building == nil || len(l.full) > 0 || !l.instant || r.free.len() == 0 ||
+		l.gathered == maxGatheredPasses || len(l.building.items) >= maxGatheredCommands ||
 		l.reg.phase != regOpen || l.deactivating || l.inflightBytes >= r.limits.MaxInflightBytes {
 		return false
 	}

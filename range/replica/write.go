@@ -131,7 +131,7 @@ func (r *Replica) evaluate(round Round) {
 		return
 	}
 	view := r.overlay.Over(r.latest)
-	for r.free.len() > 0 && l.inflightBytes < r.limits.MaxInflightBytes {
+	for r.free.len() > 0 && l.inflightBytes < r.limits.MaxInflightBytes && r.failed == nil {
 		q := r.free.pop()
 		switch {
 		case q.stage != stageWaiting:
