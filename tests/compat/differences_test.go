@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 )
 
 // TestDocumentListsTheExceptions: docs/differences.md and the exceptions that the comparison makes are one list.
@@ -24,35 +26,49 @@ func TestDocumentListsTheExceptions(t *testing.T) {
 	}
 }
 
-// TestPutAfterDeleteIsRefusedNotFatal is D3: etcd 3.7.3 does not survive these requests.
-func TestPutAfterDeleteIsRefusedNotFatal(t *testing.T) {
+// TestRequestsThatKillEtcd sends Hawser what etcd 3.7.3 does not survive: D3 and D7.
+func TestRequestsThatKillEtcd(t *testing.T) {
 	t.Parallel()
 	settings := ReadSettings(t)
 	if settings.Target.Name() == (Etcd{}).Name() {
 		t.Skip("etcd would panic")
 	}
-	server := settings.Target.Start(t)
-	s, err := newSide("hawser", server, answerWithin)
+	s, err := newSide("hawser", settings.Target.Start(t), answerWithin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.close()
+	do := func(kind Kind, request proto.Message) *answer { return s.call(t.Context(), Op{Kind: kind, Request: request}) }
 	key := []byte("k")
-	if a := s.call(t.Context(), Op{Kind: Put, Request: &pb.PutRequest{Key: key, Value: []byte("v")}}); a.code != 0 {
-		t.Fatal(a)
+	deleteAndPut := func(put *pb.PutRequest) *pb.TxnRequest {
+		return &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}}), putOp(put)}}
 	}
-	for name, put := range map[string]*pb.PutRequest{
-		"ignore_value": {Key: key, IgnoreValue: true},
-		"ignore_lease": {Key: key, IgnoreLease: true},
-	} {
-		txn := &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}}), putOp(put)}}
-		if a := s.call(t.Context(), Op{Kind: Txn, Request: txn}); a.text != "etcdserver: key not found" {
-			t.Errorf("%s: %s", name, a)
+	has := func(value string, version, modRevision int64) {
+		t.Helper()
+		a := do(Range, &pb.RangeRequest{Key: key})
+		kvs := a.message.(*pb.RangeResponse).GetKvs()
+		if len(kvs) != 1 || string(kvs[0].Value) != value || kvs[0].Version != version || kvs[0].ModRevision != modRevision {
+			t.Fatalf("want value %q, version %d, mod_revision %d: %s", value, version, modRevision, a)
 		}
 	}
-	a := s.call(t.Context(), Op{Kind: Range, Request: &pb.RangeRequest{Key: key}})
-	response, ok := a.message.(*pb.RangeResponse)
-	if !ok || len(response.Kvs) != 1 || response.Kvs[0].ModRevision != 2 || response.Header.Revision != 2 {
-		t.Errorf("a refused transaction has changed something: %s", a)
+	if a := do(Put, &pb.PutRequest{Key: key, Value: []byte("v")}); a.code != codes.OK {
+		t.Fatal(a)
 	}
+
+	// D3: the key that the put refers to is gone.
+	for _, put := range []*pb.PutRequest{{Key: key, IgnoreValue: true}, {Key: key, IgnoreLease: true}} {
+		if a := do(Txn, deleteAndPut(put)); a.text != "etcdserver: key not found" {
+			t.Errorf("%v: %s", put, a)
+		}
+	}
+	has("v", 1, 2)
+
+	// D7: what compaction at their revision leaves of a delete and a put.
+	if a := do(Txn, deleteAndPut(&pb.PutRequest{Key: key, Value: []byte("new")})); headerRevision(a.message) != 3 {
+		t.Fatal(a)
+	}
+	if a := do(Compact, &pb.CompactionRequest{Revision: 3, Physical: true}); a.code != codes.OK {
+		t.Fatal(a)
+	}
+	has("new", 1, 3)
 }

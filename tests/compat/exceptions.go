@@ -18,8 +18,10 @@ var exceptions = []exception{
 	{"D1", "A keys-only range keeps the lease"},                           // keepLease
 	{"D2", "A serializable read may be older"},                            // Runner.refreshStale
 	{"D3", "A put that ignores value or lease after a delete of its key"}, // defuse
-	{"D4", "HashKV at a revision that was compacted"},                     // State.compactions
+	{"D4", "HashKV at a revision that was compacted"},                     // Runner.isLeftOut
 	{"D5", "Progress in spite of a watcher cancelled by compaction"},      // progressUnlessEtcd
+	{"D6", "RangeStream with a sort target and no order"},                 // referenceOp
+	{"D7", "A key deleted and put at the revision that is compacted"},     // Runner.isLeftOut
 }
 
 // keepLease applies D1: where etcd 3.7 leaves `lease` out of a keys-only answer, Hawser may send it. a and b are the answers of etcd
@@ -73,4 +75,16 @@ func mayBeStale(request proto.Message) bool {
 		return true
 	}
 	return false
+}
+
+// referenceOp applies D6: it returns the step whose answer from etcd is the one wanted.
+func referenceOp(op Op) Op {
+	request, ok := op.Request.(*pb.RangeRequest)
+	if !ok || op.Kind != RangeStream || request.SortOrder != pb.RangeRequest_NONE || pb.RangeRequest_SortTarget_name[int32(request.SortTarget)] == "" {
+		return op
+	}
+	inKeyOrder := proto.Clone(request).(*pb.RangeRequest)
+	inKeyOrder.SortTarget = pb.RangeRequest_KEY
+	op.Request = inKeyOrder
+	return op
 }

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -56,13 +57,13 @@ func (s *State) add(e *mvccpb.Event) event {
 func (s *State) compact(revision int64) {
 	s.Compacted = revision
 	s.compactions[revision] = true
-	first, _ := slices.BinarySearchFunc(s.history, revision, func(e event, r int64) int { return int(e.revision - r) })
+	first, _ := slices.BinarySearchFunc(s.history, revision, func(e event, r int64) int { return cmp.Compare(e.revision, r) })
 	s.history = slices.Clone(s.history[first:])
 }
 
 // eventsFrom returns the events at and after a revision that is not compacted.
 func (s *State) eventsFrom(revision int64) []event {
-	first, _ := slices.BinarySearchFunc(s.history, revision, func(e event, r int64) int { return int(e.revision - r) })
+	first, _ := slices.BinarySearchFunc(s.history, revision, func(e event, r int64) int { return cmp.Compare(e.revision, r) })
 	return s.history[first:]
 }
 
@@ -78,6 +79,22 @@ func (s *State) changedTwiceAt(revision int64) bool {
 			return true
 		}
 		seen[e.key] = true
+	}
+	return false
+}
+
+// putAfterDeleteAt tells whether a transaction at the revision has deleted a key and put it again.
+func (s *State) putAfterDeleteAt(revision int64) bool {
+	deleted := make(map[string]bool)
+	for _, e := range s.eventsFrom(revision) {
+		switch {
+		case e.revision != revision:
+			return false
+		case e.deleted:
+			deleted[e.key] = true
+		case deleted[e.key]:
+			return true
+		}
 	}
 	return false
 }
