@@ -38,7 +38,9 @@ func TestRequestsThatKillEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	do := func(kind Kind, request proto.Message) *answer { return s.call(t.Context(), Op{Kind: kind, Request: request}) }
+	do := func(kind Kind, request proto.Message) *answer {
+		return s.call(t.Context(), Op{Kind: kind, Request: request})
+	}
 	key := []byte("k")
 	deleteAndPut := func(put *pb.PutRequest) *pb.TxnRequest {
 		return &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}}), putOp(put)}}
