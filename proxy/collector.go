@@ -44,6 +44,9 @@ var (
 	descRounds          = desc("hawser_store_rounds_total", "Rounds of the ranges' workers.")
 	descCommits         = desc("hawser_store_commits_total", "Engine batches committed by rounds.")
 	descSyncs           = desc("hawser_store_syncs_total", "Syncs that rounds waited for.")
+	descTransactions    = desc("hawser_router_transactions_total", "Tries of transactions over several ranges.")
+	descRetries         = desc("hawser_router_retries_total", "Tries inside the proxy that ended with another one.", "kind")
+	descRereads         = desc("hawser_router_rereads_total", "Writes without effect that were answered as reads.")
 	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
 	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
 	descRequests        = desc("hawser_requests_pending", "Requests under way in the router of this node.")
@@ -84,8 +87,21 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if c.cfg.Storage.LowSpace() {
 		gauge(descAlarms, 1, strconv.FormatUint(c.cfg.MemberID, 16), pb.AlarmType_NOSPACE.String())
 	}
+	c.collectRouter(ch)
 	c.collectStats(ch, gauge)
 	c.collectRanges(gauge)
+}
+
+func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
+	s := c.cfg.Router.Stats()
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	counter(descTransactions, s.Transactions)
+	counter(descRereads, s.Rereads)
+	counter(descRetries, s.TransactionRetries, "transaction")
+	counter(descRetries, s.WriteRetries, "write")
+	counter(descRetries, s.ReadRetries, "read")
 }
 
 func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {

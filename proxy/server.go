@@ -25,6 +25,10 @@ import (
 	"github.com/hawser-kv/hawser/proto/adminpb"
 )
 
+// maxHeaderBytes bounds the metadata of a request: tokens are some kilobytes at
+// most, and gRPC's own bound of 16 MiB is an invitation.
+const maxHeaderBytes = 256 * 1024
+
 // streamWorkers is the number of goroutines that gRPC keeps for requests: they
 // have grown their stacks, which saves a tenth of a small request's CPU time.
 // More requests than that get goroutines of their own.
@@ -73,6 +77,7 @@ func NewServer(cfg Config) (*Server, error) {
 		grpc.MaxRecvMsgSize(cfg.MaxRequestBytes+grpcOverheadBytes),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(cfg.HeaderTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.KeepaliveMinTime, PermitWithoutStream: false}),
 		grpc.NumStreamWorkers(streamWorkers),
@@ -86,7 +91,7 @@ func NewServer(cfg Config) (*Server, error) {
 		Handler:           s.handler,
 		ReadHeaderTimeout: cfg.HeaderTimeout,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 * 1024,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong is not ours to log
 	}
 	s.running.Add(1)

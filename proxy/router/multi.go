@@ -43,6 +43,7 @@ func (o *write) coordinate(parts []part) {
 	}
 	o.mu.multi, o.mu.read = m, nil
 	o.mu.Unlock()
+	o.r.counters.transactions.Add(1)
 	m.step(m.coord.Start)
 }
 
@@ -130,6 +131,7 @@ func (m *multi) ended(out txn.Outcome) {
 	case txn.NothingToDo:
 		m.o.asRead()
 	case txn.Again:
+		m.o.r.counters.transactionRetries.Add(1)
 		m.o.again(out.Err)
 	case txn.Refused:
 		err := clientError(out.Err)

@@ -148,6 +148,7 @@ func (o *read) again(attempt int) {
 	}
 	o.mu.Unlock()
 	if !stale {
+		o.r.counters.readRetries.Add(1)
 		o.r.retryLater(o.dir, attempt, func() {
 			o.mu.Lock()
 			stale := o.mu.cancelled || o.mu.attempt != attempt

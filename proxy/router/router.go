@@ -126,6 +126,7 @@ type Router struct {
 	answered atomic.Int64
 
 	pending, pendingWrites atomic.Int64
+	counters               counters
 
 	waiters  waiterPool
 	stopped  chan struct{}
@@ -164,6 +165,31 @@ func (r *Router) Pending() int64 { return r.pending.Load() }
 
 // PendingWrites returns the number of requests under way that may write.
 func (r *Router) PendingWrites() int64 { return r.pendingWrites.Load() }
+
+// Stats are counters of a router since New.
+type Stats struct {
+	// Transactions over several ranges that were begun, each try counted;
+	// TransactionRetries are the tries that ended with another one.
+	Transactions, TransactionRetries uint64
+	// ReadRetries and WriteRetries are tries of reads and of writes in one range
+	// that ended with another one: a split, no leader, S between two terms.
+	ReadRetries, WriteRetries uint64
+	// Rereads are writes without effect that were answered as reads (R4).
+	Rereads uint64
+}
+
+type counters struct {
+	transactions, transactionRetries, readRetries, writeRetries, rereads atomic.Uint64
+}
+
+// Stats returns the router's counters.
+func (r *Router) Stats() Stats {
+	c := &r.counters
+	return Stats{
+		Transactions: c.transactions.Load(), TransactionRetries: c.transactionRetries.Load(),
+		ReadRetries: c.readRetries.Load(), WriteRetries: c.writeRetries.Load(), Rereads: c.rereads.Load(),
+	}
+}
 
 // Cut takes a cut of the node's subscription; the calls come in order. An error
 // means that S sent a directory that does not tile: it is not taken.

@@ -173,6 +173,34 @@ func TestTransactionIsAnsweredWhenDecided(t *testing.T) {
 	}
 }
 
+// The latched values are read from a replica that has resolved what the leader
+// had when it gave the latch: a follower that lags would show older ones (R7).
+func TestLatchedStateIsReadWhereItIsResolved(t *testing.T) {
+	w := newWorld(t, 1, "m")
+	w.sendCut()
+	w.must(put("a", "1"))
+	w.must(put("z", "1"))
+	seen := &piecesSeen{fakeRanges: fakeRanges{w}}
+	w.router.cfg.Ranges = seen
+	w.must(putBoth("a", "z"))
+	if len(seen.latched) != 2 || seen.latched[0].Resolve != 2 || seen.latched[1].Resolve != 3 {
+		t.Errorf("latched state was read from %+v", seen.latched)
+	}
+}
+
+// piecesSeen keeps the pieces of the last view of the newest state.
+type piecesSeen struct {
+	fakeRanges
+	latched []Piece
+}
+
+func (s *piecesSeen) View(rev int64, pieces []Piece) (View, error) {
+	if rev == Newest {
+		s.latched = append([]Piece(nil), pieces...)
+	}
+	return s.fakeRanges.View(rev, pieces)
+}
+
 // A caller that leaves while latches are held or on their way leaves none
 // behind; others go on.
 func TestLeavingATransactionGivesLatchesBack(t *testing.T) {

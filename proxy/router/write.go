@@ -141,6 +141,7 @@ func (o *write) written(w WriteResult) {
 		}
 		o.finishAt(w.Result, w.Revision)
 	case passes(w.Err):
+		o.r.counters.writeRetries.Add(1)
 		o.again(w.Err)
 	default:
 		o.finish(nil, clientError(w.Err))
@@ -179,6 +180,7 @@ func clientError(err error) error {
 // asRead answers what changed nothing, or was refused, as a read at R of all
 // its ranges (R4). If it would change something there, it is a write again.
 func (o *write) asRead() {
+	o.r.counters.rereads.Add(1)
 	var res *mvcc.Result
 	wouldChange := false
 	rd := &read{
