@@ -439,3 +439,57 @@ func BenchmarkApply(b *testing.B) {
 		})
 	}
 }
+
+func TestNotedBoundaryIsMadeAfterACrash(t *testing.T) {
+	e := openEngine(t, vfs.NewMem())
+	defer func() { _ = e.db.Close() }()
+	m := newModel()
+	x := New(Options{})
+	put := func(x *Index, b *pebble.Batch, k string, rev int64) {
+		apply(t, x, b, rev, Change{[]byte(k), 1})
+		if m.keys[k] == nil {
+			m.add(k, rev, 1)
+		}
+	}
+	b := e.db.NewBatch()
+	put(x, b, "a", 1)
+	put(x, b, "z", 2)
+	e.checkpoint(t, x, 2, false) // one run, which knows nothing of the ranges to be
+	if err := x.EnsureBoundary(b, []byte("m"), m); err != nil {
+		t.Fatal(err)
+	}
+	// The left range is ahead; what the right one applied before it is lost in
+	// the crash, and comes again.
+	put(x, b, "b", 50)
+	if err := b.Commit(pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	for life := range 2 {
+		loaded, from, err := Load(e.db, 0, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if life == 0 {
+			if from != 3 {
+				t.Fatalf("replay from %d", from)
+			}
+			put(loaded, nil, "b", 50)
+		}
+		b := e.db.NewBatch()
+		if err := loaded.Recover(b, m); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Commit(pebble.NoSync); err != nil {
+			t.Fatal(err)
+		}
+		e.checkpoint(t, loaded, 50, false)
+		x = loaded
+	}
+	put(x, e.db.NewBatch(), "y", 40)
+	x.check(t)
+	for rev, want := range map[int64]int64{39: 2, 40: 3, 49: 3, 50: 4} {
+		if got := mustCount(t, x, nil, nil, rev, m); got != want {
+			t.Errorf("at %d: %d, want %d", rev, got, want)
+		}
+	}
+}
