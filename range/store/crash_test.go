@@ -38,6 +38,9 @@ func (c *crashRun) step() error {
 			}
 		}})
 	case 3:
+		if c.rng.IntN(6) == 0 { // the engine writes its tables, and drops its log
+			return c.rig.db.Flush()
+		}
 		s.Post(c.rng.Uint64N(crashGroups), errAsleep)
 	case 4, 5:
 		_, err := s.SyncNext(0)
