@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -58,6 +59,11 @@ type leadership struct {
 	// visibleProposal is the last that became visible.
 	visibleProposal uint64
 
+	// reachedAt is the tick at which there was a session last, or leadership was
+	// offered for want of one to the heirs-th voter after this.
+	reachedAt uint64
+	heirs     int
+
 	idleTicks    int
 	nextNudge    uint64 // tick before which no nudge makes it register
 	deactivating bool
@@ -108,7 +114,7 @@ func (r *Replica) lookAtLeadership() {
 		return
 	}
 	if l.term == 0 {
-		*l = leadership{term: term, nextSeq: 1, nextProposal: 1}
+		*l = leadership{term: term, nextSeq: 1, nextProposal: 1, reachedAt: r.tick}
 		r.log.Info("leads", zap.Uint64("term", term))
 	}
 	if !l.serving && r.visible.term == term {
@@ -194,8 +200,10 @@ func (r *Replica) lookAtSession() {
 		if l.reg.phase != regNone {
 			r.dropRegistration()
 		}
+		r.maybeAbdicate()
 		return
 	}
+	l.reachedAt = r.tick
 	if l.reg.e != e || l.reg.session != session {
 		if e < l.reg.e {
 			panic(fmt.Sprintf("replica: range %d: sequencer epoch falls from %d to %d", r.cfg.RangeID, l.reg.e, e))
@@ -206,6 +214,27 @@ func (r *Replica) lookAtSession() {
 	}
 	if l.reg.phase == regNone && !r.asleep && r.tick >= l.reg.notBefore {
 		r.register()
+	}
+}
+
+// maybeAbdicate gives leadership to the next voter when S cannot be reached for
+// an election timeout: another node may reach it (R3). A sole voter waits.
+func (r *Replica) maybeAbdicate() {
+	l := &r.lead
+	if r.group.SoleVoter() || r.tick < l.reachedAt+uint64(r.limits.AbdicateTicks) {
+		return
+	}
+	l.reachedAt = r.tick // else to the one after it
+	voters := r.visible.desc.Replicas
+	at := slices.IndexFunc(voters, func(rep *rangepb.Replica) bool { return rep.NodeId == r.cfg.NodeID })
+	l.heirs++
+	heir := voters[(at+l.heirs)%len(voters)]
+	if heir.NodeId == r.cfg.NodeID {
+		return
+	}
+	r.log.Warn("no sequencer: handing leadership over", zap.Uint64("to", heir.ReplicaId))
+	if err := r.group.TransferLeader(heir.ReplicaId); err != nil {
+		r.log.Warn("cannot hand leadership over", zap.Error(err))
 	}
 }
 

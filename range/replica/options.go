@@ -24,6 +24,10 @@ type Limits struct {
 	// RetryTicks is the pause before a refused or unanswered request to the
 	// sequencer is repeated. Default 5.
 	RetryTicks int
+	// AbdicateTicks is how long a leader of several voters goes on without a
+	// sequencer before it offers leadership to another (R3). Default 10, an
+	// election timeout.
+	AbdicateTicks int
 	// WaitTicks is how long a request waits for evaluation before it is given up
 	// with ErrDropped. Default 100.
 	WaitTicks int
@@ -42,6 +46,7 @@ func (l *Limits) EnsureDefaults() {
 		{&l.IdleTicks, 300},
 		{&l.SilentTicks, 50},
 		{&l.RetryTicks, 5},
+		{&l.AbdicateTicks, 10},
 		{&l.WaitTicks, 100},
 	} {
 		if *f.field <= 0 {
