@@ -218,15 +218,14 @@ func (c *Core) wire() (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", c.dir.path, ErrDamaged, err)
 	}
-	for _, id := range ids {
-		if resolved, ok := c.Readers.Resolved(id); ok {
-			c.Frontier.Resolved(id, resolved)
-		}
-	}
-
 	wc := c.cfg.Watch
 	wc.History, wc.Logger = c.MVCC, c.log
 	c.Watch = watch.NewService(c.Frontier, wc)
+	for _, id := range ids {
+		if resolved, ok := c.Readers.Resolved(id); ok {
+			c.Watch.Loaded(id, resolved)
+		}
+	}
 
 	cc := c.cfg.Compactor
 	cc.Store, cc.Logger = c.MVCC, c.log

@@ -73,7 +73,7 @@ type dataDir struct {
 // openDataDir locks a data directory and finds out whose it is; an empty or
 // missing one gets the identity that newID makes.
 func openDataDir(fs vfs.FS, path string, newID func() identity) (_ *dataDir, err error) {
-	if err := fs.MkdirAll(path, 0o700); err != nil {
+	if err := makeDir(fs, path); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", path, err)
 	}
 	if err := requirePrivate(fs, path); err != nil {
@@ -117,6 +117,36 @@ func openDataDir(fs vfs.FS, path string, newID func() identity) (_ *dataDir, err
 	d.id = newID()
 	d.id.Format = dataFormat
 	return d, d.writeIdentity()
+}
+
+// makeDir makes a directory that survives a crash: each new name is synced in
+// the directory that holds it.
+func makeDir(fs vfs.FS, path string) error {
+	var parents []string
+	for p := path; ; {
+		if _, err := fs.Stat(p); err == nil {
+			break
+		}
+		parent := fs.PathDir(p)
+		parents = append(parents, parent)
+		if parent == p {
+			break
+		}
+		p = parent
+	}
+	if err := fs.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for _, p := range parents {
+		dir, err := fs.OpenDir(p)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // requirePrivate refuses a directory that others can read (etcd's rule, and

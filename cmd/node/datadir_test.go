@@ -147,3 +147,27 @@ func TestEngineOfAnotherClusterIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestNewDataDirectorySurvivesACrash: what was made on the way to a new data
+// directory is there after a power failure.
+func TestNewDataDirectorySurvivesACrash(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	d, err := openDataDir(mem, "var/lib/data", testID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := mem.CrashClone(vfs.CrashCloneCfg{})
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	d, err = openDataDir(clone, "var/lib/data", func() identity {
+		t.Fatal("the directory is new again")
+		return identity{}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+}

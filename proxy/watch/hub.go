@@ -107,6 +107,11 @@ func (h *Hub) Applied(events []mvcc.Event) {
 	h.inbox.events = append(h.inbox.events, events...)
 }
 
+// Loaded tells of a replica whose state up to resolved came from the disk, or
+// from a snapshot, and not through Applied: what lies at or below it is history
+// for every watcher.
+func (h *Hub) Loaded(resolved int64) { h.buffer.trim(resolved + 1) }
+
 // drain moves what was applied into the buffer.
 func (h *Hub) drain() {
 	h.inbox.Lock()

@@ -18,6 +18,7 @@ import (
 //	cut r=<R> [first] [compacted=<c>] with lines "m <range> <revision>" and
 //	    "range <id> <start> <end|->": a cut of the subscription
 //	apply range=<id> resolved=<r> with lines "<revision> put|del <key>"
+//	loaded range=<id> resolved=<r> with the same lines: a replica found on disk
 //	complete [<start> <end|->]: up to where the span is complete
 //	watch [start=<k>] [end=<k>] [rev=<r>] current=<R>: create on the stream
 //	progress current=<R>, cancel id=<id>
@@ -67,7 +68,7 @@ func TestScenarios(t *testing.T) {
 				f.Cut(c)
 				h.Step()
 				return ""
-			case "apply":
+			case "apply", "loaded":
 				var events []mvcc.Event
 				for _, l := range lines {
 					var e mvcc.Event
@@ -79,7 +80,11 @@ func TestScenarios(t *testing.T) {
 					events = append(events, e)
 				}
 				history.events = append(history.events, events...)
-				h.Applied(events)
+				if d.Cmd == "loaded" {
+					h.Loaded(arg("resolved"))
+				} else {
+					h.Applied(events)
+				}
 				f.Resolved(uint64(arg("range")), arg("resolved"))
 				h.Step()
 				return ""

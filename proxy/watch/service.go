@@ -103,6 +103,15 @@ func (s *Service) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
 	}
 }
 
+// Loaded takes what a replica of this node had resolved when its state was
+// found on disk: to be called for each before the first cut.
+func (s *Service) Loaded(rangeID uint64, resolved int64) {
+	s.mu.Lock()
+	s.hub.Loaded(resolved)
+	s.mu.Unlock()
+	s.frontier.Resolved(rangeID, resolved)
+}
+
 func (s *Service) wake() {
 	select {
 	case s.kick <- struct{}{}:
