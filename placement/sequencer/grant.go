@@ -88,6 +88,10 @@ func (s *Sequencer) assign(count int64) int64 {
 	}
 	// Raise ahead of need: when half a step is left.
 	if s.proposedBound == s.committedBound && s.committedBound-(s.next-1) < (s.step+1)/2 {
+		if s.granted > 4*s.step {
+			// A burst within one tick: a few raises, not one every half step.
+			s.step = min(2*s.step, s.cfg.MaxBoundStep)
+		}
 		s.raiseBound(1)
 	}
 	return first
