@@ -99,7 +99,7 @@ func cloneAcked(m map[uint64][]string) map[uint64][]string {
 // not synced on the disk. Afterwards every group starts, its state is that of
 // its log, everything acknowledged is there, in order, and it goes on.
 func TestCrashBetweenAnyTwoEngineWrites(t *testing.T) {
-	seeds := uint64(6)
+	seeds := uint64(4)
 	if testing.Short() {
 		seeds = 1
 	}
