@@ -17,7 +17,6 @@ type simRange struct {
 	first    *rangepb.RangeDescriptor // as it began
 	begin    int64                    // resolved as it began
 	log      []rangeEntry
-	acks     []func() // per entry of log; nil: nobody waits
 	term     uint64
 	true     *rangeLeader
 	leaders  []*rangeLeader
