@@ -33,6 +33,7 @@ type simClient struct {
 	// known is the last mod revision seen of each key, for compare-and-swap.
 	known   map[string]int64
 	watches []*simWatch
+	stale   []staleRead // planted
 }
 
 func newClient(w *world, id int) *simClient {
@@ -202,7 +203,7 @@ func (c *simClient) answered(res *mvcc.Result, err error) {
 		}
 	}
 	// The server may share memory between answers.
-	c.end(history.OK, proto.Clone(answer), nil)
+	c.end(history.OK, c.corruptAnswer(proto.Clone(answer)), nil)
 }
 
 // end records the request in flight.
@@ -268,6 +269,9 @@ type simWatch struct {
 	// promised is the highest progress of the connection.
 	promised int64
 	over     bool
+	// Planted bugs' memory.
+	future bool
+	before *pb.WatchResponse
 }
 
 // watch opens a watch, or looks after the ones there are.
@@ -290,6 +294,7 @@ func (c *simClient) watch() {
 		wt.next = max(1, c.lastRevision()-w.rng.Int64N(15))
 	case 1:
 		wt.next = c.lastRevision() + 1 + w.rng.Int64N(15)
+		wt.future = true
 	}
 	c.watches = append(c.watches, wt)
 	wt.connect()
@@ -385,7 +390,9 @@ func (wt *simWatch) take() {
 			w.fail = fmt.Errorf("watch %s: %w", wt.Name, err)
 			return
 		}
-		wt.got(resp)
+		for _, got := range wt.corruptWatch(resp) {
+			wt.got(got)
+		}
 		if wt.over {
 			return
 		}
@@ -414,7 +421,7 @@ func (wt *simWatch) got(resp *pb.WatchResponse) {
 		for _, e := range resp.Events {
 			ev := history.Event{Delete: e.Type == mvccpb.Event_DELETE, Kv: proto.CloneOf(e.Kv), PrevKv: e.PrevKv}
 			r.Events = append(r.Events, ev)
-			wt.next = e.Kv.ModRevision + 1
+			wt.next = max(wt.next, e.Kv.ModRevision+1)
 			if wt.truth {
 				w.run.Truth = append(w.run.Truth, ev)
 			}

@@ -80,3 +80,25 @@ func TestSeedReplaysExactly(t *testing.T) {
 		}
 	}
 }
+
+// plantSeeds is within how many seeds a planted bug must be found.
+const plantSeeds = 12
+
+// TestCheckersFindPlantedBugs: a checker that has never caught anything proves
+// nothing. Each class of bug in etcd's record that one node can have is put
+// into runs and must be flagged.
+func TestCheckersFindPlantedBugs(t *testing.T) {
+	for p := NoPlant + 1; p < plants; p++ {
+		t.Run(p.String(), func(t *testing.T) {
+			for seed := uint64(1); seed <= plantSeeds; seed++ {
+				opt := options(seed)
+				opt.Plant = p
+				if _, err := Simulate(opt); err != nil {
+					t.Logf("seed %d: %v", seed, err)
+					return
+				}
+			}
+			t.Fatalf("not found in %d seeds", plantSeeds)
+		})
+	}
+}

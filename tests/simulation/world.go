@@ -27,9 +27,8 @@ type Options struct {
 	Clients int
 	// Faults lets nodes crash, disks fail and fill up.
 	Faults bool
-	// LoseSyncs is a planted bug: the disk says that it synced and did not
-	// (etcd 14370: acknowledged before it is durable).
-	LoseSyncs bool
+	// Plant is a bug to be found by the checkers.
+	Plant Plant
 }
 
 // errCrash is what the engine commit before which the node crashes gets.
@@ -112,7 +111,7 @@ func (w *world) start() error {
 	n.crashed, n.crashAfter = false, 0
 	life := n.life
 	var fs vfs.FS = n.mem
-	if w.opt.LoseSyncs {
+	if w.opt.Plant == AckBeforeSync {
 		fs = lyingFS{n.mem}
 	}
 	ids := rand.New(rand.NewPCG(w.opt.Seed, 1))
@@ -134,14 +133,14 @@ func (w *world) start() error {
 				}
 				return 1 << 40, nil
 			},
-			BeforeCommit: func(int, *pebble.Batch, bool) error {
+			BeforeCommit: func(_ int, b *pebble.Batch, _ bool) error {
 				if n.crashAfter > 0 {
 					if n.crashAfter--; n.crashAfter == 0 {
 						n.crashed = true
 						return errCrash
 					}
 				}
-				return nil
+				return w.beforeCommit(b)
 			},
 		},
 		Limits: replica.Limits{IdleTicks: 40, SilentTicks: 10, RetryTicks: 5},
