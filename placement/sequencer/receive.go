@@ -48,17 +48,28 @@ func (s *Sequencer) Receive(m *placementpb.ToSequencer) {
 	if m.Session < n.session {
 		return
 	}
+	s.judge(n, m)
+}
+
+// judge judges a message, or keeps or refuses it because S does not serve.
+func (s *Sequencer) judge(n *node, m *placementpb.ToSequencer) {
 	switch s.phase {
 	case starting:
 		s.hold(n, m)
 	case handingOver, handedOver:
-		s.refuse(n, m, placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING)
+		switch m.Body.(type) {
+		case *placementpb.ToSequencer_Register, *placementpb.ToSequencer_TxnAbort, *placementpb.ToSequencer_Report:
+			// No refusal fits; should S stay, it judges them then.
+			s.hold(n, m)
+		default:
+			s.refuse(n, m, placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING)
+		}
 	default:
-		s.judge(n, m)
+		s.judgeServing(n, m)
 	}
 }
 
-func (s *Sequencer) judge(n *node, m *placementpb.ToSequencer) {
+func (s *Sequencer) judgeServing(n *node, m *placementpb.ToSequencer) {
 	switch b := m.Body.(type) {
 	case *placementpb.ToSequencer_Grant:
 		s.grant(n, m, b.Grant)
@@ -97,7 +108,8 @@ func (s *Sequencer) hold(n *node, m *placementpb.ToSequencer) {
 	s.held = append(s.held, m)
 }
 
-// release judges what was held, as if it arrived now.
+// release judges what was held, as if it arrived now. What still has to wait is
+// held again, in its order.
 func (s *Sequencer) release() {
 	held := s.held
 	s.held = nil
@@ -109,8 +121,7 @@ func (s *Sequencer) release() {
 }
 
 // refuse answers a message that S does not judge. Registrations, aborts and
-// reports get no answer: a refusal would say that a newer leader is known, and
-// leaders repeat them when they hear of the next S.
+// reports cannot be refused so: leaders repeat them when they hear of the next S.
 func (s *Sequencer) refuse(n *node, m *placementpb.ToSequencer, reason placementpb.RefusalReason) {
 	switch b := m.Body.(type) {
 	case *placementpb.ToSequencer_Grant:

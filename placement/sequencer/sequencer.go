@@ -303,13 +303,7 @@ func (s *Sequencer) HandOver() {
 		s.phase = handingOver
 		// What waits is refused first: answers about a range keep the order of
 		// its requests (R4).
-		held := s.held
-		s.held = nil
-		for _, m := range held {
-			if n := s.nodes[m.NodeId]; n.session == m.Session && !n.ended {
-				s.refuse(n, m, placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING)
-			}
-		}
+		s.release()
 		s.proposedBound = s.next - 1
 		s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_HandOver{
 			HandOver: &placementpb.HandOver{Last: s.next - 1}}}, proposal{})
