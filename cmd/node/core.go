@@ -218,6 +218,10 @@ func (c *Core) wire() (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", c.dir.path, ErrDamaged, err)
 	}
+	if err := c.ensureBoundaries(ids); err != nil {
+		return fmt.Errorf("%s: %w", c.dir.path, err)
+	}
+
 	wc := c.cfg.Watch
 	wc.History, wc.Logger = c.MVCC, c.log
 	c.Watch = watch.NewService(c.Frontier, wc)
@@ -268,6 +272,26 @@ func (c *Core) wire() (err error) {
 	rc.Ranges, rc.Sequencer, rc.Frontier, rc.Logger = ranges{c}, c.Client, frontier{c.Frontier}, c.log
 	c.Router, err = router.New(rc)
 	return err
+}
+
+// ensureBoundaries tells the counts where ranges begin, before anything is
+// applied: a crash may have come between a split's batch and that note.
+func (c *Core) ensureBoundaries(ids []uint64) error {
+	b := c.DB.NewBatch()
+	defer func() { _ = b.Close() }() // committed or given up
+	for _, id := range ids {
+		d := c.Readers.Descriptor(id)
+		if d == nil || len(d.Start) == 0 {
+			continue
+		}
+		if err := c.MVCC.EnsureBoundary(b, d.Start); err != nil {
+			return err
+		}
+	}
+	if b.Empty() {
+		return nil
+	}
+	return b.Commit(pebble.NoSync)
 }
 
 func explainMeta(err error) error {

@@ -37,14 +37,7 @@ func (c *Core) loadMeta() (store.Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("meta group: %w", err)
 	}
-	m := &metaMember{core: c, group: g, member: placement.NewMember(c.Placement, g)}
-	if g.SoleVoter() {
-		// Nobody else can lead: no need to wait for an election timeout.
-		if err := g.Campaign(); err != nil {
-			return nil, fmt.Errorf("meta group: %w", err)
-		}
-	}
-	return m, nil
+	return &metaMember{core: c, group: g, member: placement.NewMember(c.Placement, g)}, nil
 }
 
 // Handle takes Raft messages; what the service wants is seen in Flush.
