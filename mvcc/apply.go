@@ -38,9 +38,11 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 			kind = eventCreate
 			changes = append(changes, counts.Change{Key: e.Key, Delta: +1})
 		}
-		if err := stageVersion(b, rev, e); err != nil {
+		row, err := stageVersion(b, rev, e)
+		if err != nil {
 			return fmt.Errorf("mvcc: stage version of %q at %d: %w", e.Key, rev, err)
 		}
+		s.recent.put(e.Key, rev, e.Sub, row)
 		event := b.SetDeferred(eventKeyHeaderLen+len(e.Key), 1)
 		appendEventKey(event.Key[:0], rev, e.Sub, e.Key)
 		appendEventValue(event.Value[:0], kind)
@@ -80,13 +82,14 @@ func (e *Effect) version(rev int64) version {
 	return v
 }
 
-func stageVersion(b *pebble.Batch, rev int64, e *Effect) error {
+// stageVersion returns the row, which aliases the batch until its next operation.
+func stageVersion(b *pebble.Batch, rev int64, e *Effect) (row []byte, err error) {
 	v := e.version(rev)
 	keyLen := 1 + len(e.Key) + bytes.Count(e.Key, []byte{escapeByte}) + 2 + suffixLen
 	op := b.SetDeferred(keyLen, versionValueLen(&v, rev))
 	appendVersionKey(op.Key[:0], e.Key, rev, e.Sub)
 	appendVersionValue(op.Value[:0], &v, rev)
-	return op.Finish()
+	return op.Value, op.Finish()
 }
 
 // leaseRow is the value of every row of the lease index.

@@ -165,12 +165,14 @@ func (s *Store) ReleaseBoundary(b *pebble.Batch, key []byte) error {
 // between, counts of the span walk over its keys. If the process dies, the next
 // Open counts anew.
 func (s *Store) InvalidateCounts(b *pebble.Batch, start, end []byte) error {
+	s.recent.clear()
 	return s.counts.Invalidate(b, start, end)
 }
 
 // RebuildCounts counts the keys of [start, end) anew after InvalidateCounts. What
 // was applied to the span is committed, and nothing is applied meanwhile.
 func (s *Store) RebuildCounts(start, end []byte) error {
+	s.recent.clear()
 	return s.counts.Reset(start, end, keyScanner{s})
 }
 

@@ -189,7 +189,7 @@ func TestReplacedSpanIsCountedAnew(t *testing.T) {
 			if err := b.DeleteRange(lower, upper, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := stageVersion(b, 12, &Effect{Key: []byte("y"), Version: 1}); err != nil {
+			if _, err := stageVersion(b, 12, &Effect{Key: []byte("y"), Version: 1}); err != nil {
 				t.Fatal(err)
 			}
 			if err := b.Commit(pebble.Sync); err != nil {

@@ -15,6 +15,8 @@ import (
 type cursor struct {
 	it     *pebble.Iterator
 	seek   []byte // key of the last seek
+	row    []byte // of the version that seekVersion found, with sub
+	sub    uint32
 	prefix []byte // prefix of the user key that a scan is at
 	arena  arena
 }
@@ -42,7 +44,7 @@ func (s *Store) newCursor() *cursor {
 // release closes the iterator and gives the cursor back.
 func (s *Store) release(c *cursor) error {
 	err := c.it.Close()
-	c.it = nil
+	c.it, c.row = nil, nil
 	c.arena = arena{}
 	s.cursors.Put(c)
 	if err != nil {
@@ -69,7 +71,7 @@ func (c *cursor) seekVersion(key []byte, rev int64) (v version, modRevision int6
 		}
 		return v, 0, false, nil
 	}
-	_, modRevision, _, ok := splitVersionKey(c.it.Key())
+	_, modRevision, sub, ok := splitVersionKey(c.it.Key())
 	if !ok {
 		return v, 0, false, fmt.Errorf("%w: version key %x", errCorruptRow, c.it.Key())
 	}
@@ -77,6 +79,7 @@ func (c *cursor) seekVersion(key []byte, rev int64) (v version, modRevision int6
 	if err != nil {
 		return v, 0, false, fmt.Errorf("mvcc: read key %q: %w", key, err)
 	}
+	c.row, c.sub = row, sub
 	v, err = decodeVersionValue(row, modRevision)
 	if err != nil {
 		return v, 0, false, fmt.Errorf("mvcc: key %q: %w", key, err)

@@ -8,8 +8,9 @@ import (
 )
 
 // Latest is the newest applied state, read anew at each call: what is committed
-// to the engine before a call is seen by it. It pins nothing and is good for
-// ever and for any goroutine. Over a leader's unapplied effects lay an Overlay.
+// to the engine before a call is seen by it, and of a single key perhaps also
+// what is staged. It pins nothing and is good for ever and for any goroutine.
+// Over a leader's unapplied effects lay an Overlay.
 type Latest struct {
 	s   *Store
 	rev int64
@@ -37,6 +38,9 @@ func (l *Latest) open(lower, upper []byte, pointReads bool) (*cursor, error) {
 
 // Get implements View.
 func (l *Latest) Get(key []byte) (*mvccpb.KeyValue, error) {
+	if kv, ok, err := l.s.recentGet(key, l.rev); ok || err != nil {
+		return kv, errors.Join(err, l.s.checkReadable(l.rev))
+	}
 	c, err := l.open(nil, nil, true)
 	if err != nil {
 		return nil, err
@@ -46,6 +50,9 @@ func (l *Latest) Get(key []byte) (*mvccpb.KeyValue, error) {
 }
 
 func (l *Latest) head(key []byte) (head, error) {
+	if h, ok := l.s.recentHead(key, l.rev); ok {
+		return h, l.s.checkReadable(l.rev)
+	}
 	c, err := l.open(nil, nil, true)
 	if err != nil {
 		return head{}, err

@@ -30,6 +30,10 @@ var ErrStoreFormat = errors.New("mvcc: store format not known to this version")
 type Options struct {
 	// Counts are those of the live-key counts.
 	Counts counts.Options
+	// RecentBytes is the memory for the newest versions of keys that were
+	// written or read lately; 0 means DefaultRecentBytes. It is taken as it is
+	// needed.
+	RecentBytes int64
 }
 
 // Store is all MVCC data on one engine: the versions and events of every range
@@ -50,12 +54,17 @@ type Store struct {
 
 	compaction compaction
 
+	recent *recent
+
 	cursors sync.Pool // of *cursor, without an engine iterator
 }
 
 // Open opens the MVCC data of an engine made with EngineOptions, also a new one.
 func Open(db *pebble.DB, opts Options) (*Store, error) {
-	s := &Store{db: db}
+	if opts.RecentBytes == 0 {
+		opts.RecentBytes = DefaultRecentBytes
+	}
+	s := &Store{db: db, recent: newRecent(opts.RecentBytes)}
 	if err := s.checkFormat(); err != nil {
 		return nil, err
 	}
@@ -64,6 +73,9 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s.forgotten.Store(forgotten)
+	if s.recent.known, err = s.lastRevision(); err != nil {
+		return nil, err
+	}
 	if err := s.loadCounts(opts.Counts); err != nil {
 		return nil, err
 	}
@@ -97,6 +109,22 @@ func (s *Store) loadForgotten() (int64, error) {
 		return 0, fmt.Errorf("%w: forgotten revision %x", errCorruptRow, row)
 	}
 	return int64(binary.BigEndian.Uint64(row)), nil
+}
+
+// lastRevision returns the largest revision of an event in the engine. Events
+// outlive their versions only, so no version is newer.
+func (s *Store) lastRevision() (rev int64, err error) {
+	lower, upper := EventSpan(0, latestRevision)
+	c, err := s.openCursor(lower, upper, false)
+	if err != nil {
+		return 0, err
+	}
+	if c.it.Last() {
+		rev, _, _, err = splitEventKey(c.it.Key())
+	} else {
+		err = c.it.Error()
+	}
+	return rev, s.releaseAfter(c, err)
 }
 
 // metaRow returns a copy of a row, nil if there is none.

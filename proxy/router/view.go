@@ -3,6 +3,8 @@ package router
 import (
 	"errors"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/hawser-kv/hawser/mvcc"
 )
 
@@ -26,13 +28,38 @@ type notingView struct {
 	forgotten bool
 }
 
+// Get reads a key.
+func (n *notingView) Get(key []byte) (*mvccpb.KeyValue, error) {
+	kv, err := n.View.Get(key)
+	n.note(err)
+	return kv, err
+}
+
+// Scan reads a span.
+func (n *notingView) Scan(start, end []byte, opt mvcc.ScanOptions, fn func(*mvccpb.KeyValue) (bool, error)) error {
+	err := n.View.Scan(start, end, opt, fn)
+	n.note(err)
+	return err
+}
+
+// Count counts the keys of a span.
+func (n *notingView) Count(start, end []byte) (int64, error) {
+	c, err := n.View.Count(start, end)
+	n.note(err)
+	return c, err
+}
+
 // At returns the state at rev.
 func (n *notingView) At(rev int64) (mvcc.View, error) {
 	v, err := n.View.At(rev)
+	n.note(err)
+	return v, err
+}
+
+func (n *notingView) note(err error) {
 	if errors.Is(err, mvcc.ErrCompacted) {
 		n.forgotten = true
 	}
-	return v, err
 }
 
 // allows is the check of an explicit revision inside a transaction, as
