@@ -85,10 +85,14 @@ type group struct {
 	match   matcher
 }
 
-// inbox takes the events that ranges have applied, from any goroutine.
+// inbox takes the events that ranges have applied, from any goroutine. It is
+// bounded, like the buffer: writers never wait for the hub.
 type inbox struct {
 	sync.Mutex
 	events []mvcc.Event
+	bytes  int
+	// lost: events at or below it were dropped for lack of room.
+	lost int64
 }
 
 // NewHub returns a hub without watchers.
@@ -102,9 +106,21 @@ func NewHub(f *Frontier, limits Limits) *Hub {
 // covers them. It is the one method that needs not be called under the
 // driver's lock.
 func (h *Hub) Applied(events []mvcc.Event) {
-	h.inbox.Lock()
-	defer h.inbox.Unlock()
-	h.inbox.events = append(h.inbox.events, events...)
+	in := &h.inbox
+	in.Lock()
+	defer in.Unlock()
+	for i := range events {
+		e := &events[i]
+		in.bytes += len(e.Kv.Key) + len(e.Kv.Value) + eventOverhead
+	}
+	in.events = append(in.events, events...)
+	if in.bytes <= h.limits.BufferBytes {
+		return
+	}
+	for i := range in.events {
+		in.lost = max(in.lost, in.events[i].Revision)
+	}
+	in.events, in.bytes = nil, 0
 }
 
 // Loaded tells of a replica whose state up to resolved came from the disk, or
@@ -114,10 +130,14 @@ func (h *Hub) Loaded(resolved int64) { h.buffer.trim(resolved + 1) }
 
 // drain moves what was applied into the buffer.
 func (h *Hub) drain() {
-	h.inbox.Lock()
-	events := h.inbox.events
-	h.inbox.events = nil
-	h.inbox.Unlock()
+	in := &h.inbox
+	in.Lock()
+	events, lost := in.events, in.lost
+	in.events, in.bytes, in.lost = nil, 0, 0
+	in.Unlock()
+	if lost > 0 {
+		h.shed(lost + 1)
+	}
 	for i := range events {
 		h.buffer.add(newEvent(events[i]))
 	}
@@ -150,7 +170,7 @@ func (h *Hub) Step() {
 	}
 	h.buffer.trim(least + 1)
 	if h.buffer.bytes > h.limits.BufferBytes {
-		h.shed()
+		h.shed(h.buffer.base + int64(len(h.buffer.slots))/2 + 1)
 	}
 	h.answerProgress()
 }
@@ -209,10 +229,9 @@ func (h *Hub) fallBehind(w *watcher, pos int64) {
 	h.wantTask(w)
 }
 
-// shed drops the oldest half of a buffer that is too large; groups that had
-// not emitted it fall back to history.
-func (h *Hub) shed() {
-	base := h.buffer.base + int64(len(h.buffer.slots))/2 + 1
+// shed drops what the buffer holds below base; groups that had not emitted it
+// fall back to history.
+func (h *Hub) shed(base int64) {
 	for _, g := range h.order {
 		if g.emitted+1 >= base {
 			continue
