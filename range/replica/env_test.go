@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -54,6 +55,7 @@ type node struct {
 	// The process dies in place of the dieAt-th commit of the store, from 1.
 	dieAt, commits int
 	dead           bool
+	silent         bool // nothing that it sends leaves
 }
 
 // open opens everything on n.fs, as a process does when it starts.
@@ -183,7 +185,9 @@ func (n *node) settle() (worked bool) {
 func (n *node) crash(cfg vfs.CrashCloneCfg) {
 	n.tb.Helper()
 	survived := n.fs.CrashClone(cfg)
+	n.silent = true
 	n.store.Stop()
+	n.silent = false
 	if err := n.db.Close(); err != nil {
 		n.tb.Fatal(err)
 	}
@@ -214,6 +218,16 @@ func (n *node) get(key string, rev int64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%s create=%d mod=%d version=%d", kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version)
+}
+
+// keyValue reads what is applied of a key.
+func (n *node) keyValue(key string) *mvccpb.KeyValue {
+	n.tb.Helper()
+	kv, err := n.mvcc.Latest().Get([]byte(key))
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+	return kv
 }
 
 // dump lists all live keys.
@@ -311,6 +325,9 @@ type networkEnd struct {
 }
 
 func (e networkEnd) Send(group uint64, msgs []*raftpb.Message) {
+	if e.net.nodes[e.from].silent {
+		return
+	}
 	for _, m := range msgs {
 		link := [2]uint64{e.from, m.GetTo()}
 		e.net.queues[link] = append(e.net.queues[link], sentMessage{group, m})

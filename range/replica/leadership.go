@@ -142,11 +142,30 @@ func (r *Replica) refuseOrElect() {
 		return
 	}
 	if r.needed && !r.group.SoleVoter() && r.tick >= r.campaignAt {
-		r.campaignAt = r.tick + uint64(r.limits.RetryTicks)
+		// Each replica has another period, so that two which collide part again.
+		r.campaignAt = r.tick + uint64(r.limits.RetryTicks*(len(r.visible.desc.Replicas)+max(0, r.position())))
 		if err := r.group.Campaign(); err != nil {
 			r.log.Warn("cannot campaign", zap.Error(err))
 		}
 	}
+}
+
+// need notes that the range must have a registered leader. S wakes all replicas
+// of a range at once, and if all of them campaigned at once none would win, now and at
+// every repetition: they take turns, in the order of the descriptor.
+func (r *Replica) need() {
+	r.wake()
+	if r.needed {
+		return
+	}
+	r.needed = true
+	turn := max(0, r.position())
+	r.campaignAt = max(r.campaignAt, r.tick+uint64(turn*r.limits.RetryTicks))
+}
+
+// position is the place of this replica in the descriptor.
+func (r *Replica) position() int {
+	return slices.IndexFunc(r.visible.desc.Replicas, func(rep *rangepb.Replica) bool { return rep.NodeId == r.cfg.NodeID })
 }
 
 func (r *Replica) notLeader(leader uint64) error {
@@ -226,9 +245,8 @@ func (r *Replica) maybeAbdicate() {
 	}
 	l.reachedAt = r.tick // else to the one after it
 	voters := r.visible.desc.Replicas
-	at := slices.IndexFunc(voters, func(rep *rangepb.Replica) bool { return rep.NodeId == r.cfg.NodeID })
 	l.heirs++
-	heir := voters[(at+l.heirs)%len(voters)]
+	heir := voters[(r.position()+l.heirs)%len(voters)]
 	if heir.NodeId == r.cfg.NodeID {
 		return
 	}
@@ -287,8 +305,7 @@ func (r *Replica) handleSequencer(m *placementpb.FromSequencer) {
 		return
 	}
 	if _, ok := m.Body.(*placementpb.FromSequencer_Wake); ok {
-		r.needed = true
-		r.wake()
+		r.need()
 		return
 	}
 	l := &r.lead
@@ -390,8 +407,7 @@ func (r *Replica) handleNudge() {
 	if r.failed != nil {
 		return
 	}
-	r.needed = true
-	r.wake()
+	r.need()
 	l := &r.lead
 	if l.reg.phase == regOpen && l.queue.len() == 0 && l.building == nil && len(l.full) == 0 &&
 		l.inflight.len() == 0 && !l.deactivating && r.tick >= l.nextNudge {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/mvcc/counts"
@@ -24,21 +26,41 @@ import (
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
-// TestRandomOperationsAgainstAPlainModel runs a node with some ranges against the
+// TestRandomOperationsAgainstAPlainModel runs one node with some ranges against the
 // real sequencer over a network that delays, breaks and loses sessions, and
 // lets the node and the sequencer die at random points. At the end, and along
 // the way, everything that clients saw is checked against one serial history
 // ordered by revision (I3, I4, I5), and everything that began has ended.
 func TestRandomOperationsAgainstAPlainModel(t *testing.T) {
-	seeds := 40
+	seeds := 25
 	if testing.Short() {
 		seeds = 8
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newWorld(t, int64(seed), 0)
+			w := newWorld(t, 1, int64(seed), 0)
 			defer w.close()
 			for range 400 {
+				w.step()
+			}
+			w.recover()
+			w.check()
+		})
+	}
+}
+
+// TestRandomOperationsOnThreeNodes is the same with three replicas of each range:
+// leaders are deposed and do not know, and any replica serves reads.
+func TestRandomOperationsOnThreeNodes(t *testing.T) {
+	seeds := 8
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, 3, int64(seed), 0)
+			defer w.close()
+			for range 600 {
 				w.step()
 			}
 			w.recover()
@@ -51,21 +73,21 @@ func TestRandomOperationsAgainstAPlainModel(t *testing.T) {
 // each time the process dies one commit later, and loses all, nothing or some
 // of what was not synced.
 func TestTheProcessMayDieAtEveryEngineWrite(t *testing.T) {
-	seeds := 3
+	seeds := 2
 	if testing.Short() {
 		seeds = 1
 	}
 	for seed := range seeds {
 		for dieAt := 1; ; dieAt++ {
-			w := newWorld(t, int64(seed), dieAt)
+			w := newWorld(t, 1, int64(seed), dieAt)
 			for range 60 {
 				w.calmStep()
 			}
 			w.quiet(12) // asleep
-			w.write()
+			w.write(w.nodes[0])
 			w.recover()
 			w.check()
-			died := w.n.commits >= dieAt
+			died := w.nodes[0].commits >= dieAt
 			w.close()
 			if t.Failed() {
 				t.Fatalf("seed %d, died at commit %d", seed, dieAt)
@@ -77,13 +99,12 @@ func TestTheProcessMayDieAtEveryEngineWrite(t *testing.T) {
 	}
 }
 
-const worldNode = 1
-
-// world is a node, a sequencer, and clients.
+// world is some nodes, a sequencer, and clients.
 type world struct {
-	t   *testing.T
-	rng *rand.Rand
-	n   *node
+	t     *testing.T
+	rng   *rand.Rand
+	nodes []*process
+	net   *network
 
 	// The meta group: state is what is committed, log what is proposed.
 	state *meta.State
@@ -92,22 +113,27 @@ type world struct {
 	seq   *sequencer.Sequencer
 	log   []*placementpb.MetaCommand
 	round uint64 // begun and not confirmed
-	toS   []*placementpb.ToSequencer
-	fromS []*placementpb.FromSequencer
-
-	client    *client.Client
-	processes uint64 // started so far
-	directory map[uint64]*rangepb.RangeDescriptor
-	marks     map[uint64]int64
 
 	// What clients know.
-	values  int   // given out; every written value is unique
-	acked   int64 // highest revision that was acknowledged
-	writes  []*modelWrite
-	reads   []modelRead
-	pending int // operations without an answer
-	dying   bool
-	trace   bytes.Buffer
+	values int   // given out; every written value is unique
+	acked  int64 // highest revision that was acknowledged
+	writes []*modelWrite
+	reads  []modelRead
+	trace  bytes.Buffer
+}
+
+// process is a node and its end of the conversation with the sequencer.
+type process struct {
+	*node
+	w         *world
+	client    *client.Client
+	toS       []*placementpb.ToSequencer
+	fromS     []*placementpb.FromSequencer
+	number    uint64 // of processes started on the node
+	dying     bool
+	pending   int // operations without an answer
+	directory map[uint64]*rangepb.RangeDescriptor
+	marks     map[uint64]int64
 }
 
 // modelWrite is a write or transaction whose fate must agree with the history.
@@ -128,22 +154,32 @@ type modelRead struct {
 	got        string
 }
 
-func newWorld(t *testing.T, seed int64, dieAt int) *world {
+func newWorld(t *testing.T, nodes int, seed int64, dieAt int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), state: meta.New()}
-	w.n = &node{tb: t, id: worldNode, counts: counts.Options{RunKeys: 3}, logger: warnings(&w.trace), limits: replica.Limits{
-		IdleTicks: 6, SilentTicks: 4, RetryTicks: 2, WaitTicks: 60, TargetEntryBytes: 200, MaxInflightBytes: 4000,
-	}}
-	w.seq = sequencer.New(sequencer.Config{MinBoundStep: 8, WakeTicks: 2, Bootstrap: meta.NewBootstrap(77,
-		[][]byte{[]byte("g"), []byte("p")}, []*rangepb.Replica{{NodeId: worldNode, ReplicaId: 1}})})
-	w.n.link, w.n.dieAt = linkFunc{w}, dieAt
-	w.n.open()
-	for id, span := range [][2]string{{"", "g"}, {"g", "p"}, {"p", ""}} {
-		d := descriptor(uint64(id+1), span[0], span[1], 1)
-		d.Replicas = []*rangepb.Replica{{NodeId: worldNode, ReplicaId: 1}}
-		w.n.bootstrap(d, meta.FirstRevision)
+	w.net = &network{nodes: map[uint64]*node{}, queues: map[[2]uint64][]sentMessage{}}
+	var ids []uint64
+	var replicas []*rangepb.Replica
+	for id := uint64(1); id <= uint64(nodes); id++ {
+		ids = append(ids, id)
+		replicas = append(replicas, &rangepb.Replica{NodeId: id, ReplicaId: id})
 	}
+	w.seq = sequencer.New(sequencer.Config{MinBoundStep: 8, WakeTicks: 2,
+		Bootstrap: meta.NewBootstrap(77, [][]byte{[]byte("g"), []byte("p")}, replicas)})
 	w.elect()
-	w.start()
+	for _, id := range ids {
+		p := &process{w: w}
+		p.node = &node{tb: t, id: id, counts: counts.Options{RunKeys: 3}, logger: warnings(&w.trace), limits: replica.Limits{
+			IdleTicks: 6, SilentTicks: 4, RetryTicks: 2, WaitTicks: 60, TargetEntryBytes: 200, MaxInflightBytes: 4000,
+		}}
+		p.link, p.dieAt, p.transport = processLink{p}, dieAt, networkEnd{w.net, id}
+		p.open()
+		for id, span := range [][2]string{{"", "g"}, {"g", "p"}, {"p", ""}} {
+			p.bootstrap(descriptor(uint64(id+1), span[0], span[1], 1, ids...), meta.FirstRevision)
+		}
+		w.nodes = append(w.nodes, p)
+		w.net.nodes[id] = p.node
+		p.start()
+	}
 	return w
 }
 
@@ -151,52 +187,71 @@ func (w *world) close() {
 	if w.t.Failed() {
 		w.t.Log(w.trace.String())
 	}
-	w.n.close()
+	for _, p := range w.nodes {
+		p.node.close()
+	}
 }
 
-// linkFunc is the node's link of the current process.
-type linkFunc struct{ w *world }
+// any is a node at random.
+func (w *world) any() *process { return w.nodes[w.rng.Intn(len(w.nodes))] }
 
-func (l linkFunc) Session() (uint64, uint64, bool)                { return l.w.client.Session() }
-func (l linkFunc) Send(m *placementpb.ToSequencer)                { l.w.client.Send(m) }
-func (w *world) Receive(m *placementpb.ToSequencer)               { w.toS = append(w.toS, m) }
-func (w *world) cutNow(c *placementpb.Cut)                        { w.takeCut(c) }
-func (w *world) forRange(id uint64, m *placementpb.FromSequencer) { w.n.store.Post(id, m) }
+// leader is the node that leads a range, as far as it knows itself.
+func (w *world) leader(rangeID uint64) *process {
+	best, term := w.any(), uint64(0)
+	for _, p := range w.nodes {
+		if r := p.loaded[rangeID]; r != nil {
+			if st := r.Status().Raft; st.State == raft.StateLeader && st.Term > term {
+				best, term = p, st.Term
+			}
+		}
+	}
+	return best
+}
+
+// processLink is the replicas' link, of the current process.
+type processLink struct{ p *process }
+
+func (l processLink) Session() (uint64, uint64, bool) { return l.p.client.Session() }
+func (l processLink) Send(m *placementpb.ToSequencer) { l.p.client.Send(m) }
+
+// Receive implements client.Link.
+func (p *process) Receive(m *placementpb.ToSequencer) { p.toS = append(p.toS, m) }
 
 // Query implements client.Link: never at once, so that rounds and delays count.
-func (w *world) Query(uint64, uint64, []*placementpb.RangeEpoch, []int64) (int64, int64, bool) {
+func (p *process) Query(uint64, uint64, []*placementpb.RangeEpoch, []int64) (int64, int64, bool) {
 	return 0, 0, false
 }
 
 // start begins the node's end of the conversation, as a process does.
-func (w *world) start() {
-	w.processes++
+func (p *process) start() {
+	p.number++
 	c, err := client.New(client.Config{
-		ClusterID: 77, NodeID: worldNode, FirstSession: w.processes * 1000, Link: w,
-		Range: w.forRange, Cut: w.cutNow,
+		ClusterID: 77, NodeID: p.id, FirstSession: p.number * 1000, Link: p,
+		Range: func(id uint64, m *placementpb.FromSequencer) { p.store.Post(id, m) },
+		Cut:   p.takeCut,
 		NewSession: func(uint64, uint64) {
-			for _, id := range loadedIDs(w.n) {
-				w.n.store.Post(id, replica.SessionChanged{})
+			for _, id := range loadedIDs(p.node) {
+				p.store.Post(id, replica.SessionChanged{})
 			}
 		},
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		p.tb.Fatal(err)
 	}
-	w.client = c
-	w.toS, w.fromS = nil, nil
+	p.client = c
+	p.toS, p.fromS = nil, nil
 	c.Start()
 }
 
-func (w *world) takeCut(c *placementpb.Cut) {
+func (p *process) takeCut(c *placementpb.Cut) {
 	if c.First {
-		w.directory, w.marks = map[uint64]*rangepb.RangeDescriptor{}, map[uint64]int64{}
+		p.directory, p.marks = map[uint64]*rangepb.RangeDescriptor{}, map[uint64]int64{}
 	}
 	for _, d := range c.Descriptors {
-		w.directory[d.RangeId] = d
+		p.directory[d.RangeId] = d
 	}
 	for _, m := range c.Marks {
-		w.marks[m.RangeId] = m.Revision
+		p.marks[m.RangeId] = m.Revision
 	}
 }
 
@@ -211,8 +266,10 @@ func (w *world) elect() {
 	w.term++
 	w.index++ // the entry with which it begins its term
 	w.seq.Lead(w.term, w.state)
-	if hello := w.seq.Hello(); hello != nil && w.client != nil {
-		w.fromS = append(w.fromS, hello)
+	if hello := w.seq.Hello(); hello != nil {
+		for _, p := range w.nodes {
+			p.fromS = append(p.fromS, hello)
+		}
 	}
 	w.drain()
 }
@@ -258,111 +315,146 @@ func (w *world) drain() {
 			w.round = out.Round
 		}
 		for _, e := range out.Messages {
-			w.fromS = append(w.fromS, e.Message)
+			if i := int(e.NodeID) - 1; i < len(w.nodes) {
+				w.nodes[i].fromS = append(w.nodes[i].fromS, e.Message)
+			}
 		}
 	}
 }
 
-// toSequencer and toNode deliver one message.
-func (w *world) toSequencer() bool {
-	if len(w.toS) == 0 {
+// toSequencer and fromSequencer deliver one message.
+func (p *process) toSequencer() bool {
+	if len(p.toS) == 0 {
 		return false
 	}
-	m := w.toS[0]
-	w.toS = w.toS[1:]
-	w.seq.Receive(m)
-	w.drain()
+	m := p.toS[0]
+	p.toS = p.toS[1:]
+	p.w.seq.Receive(m)
+	p.w.drain()
 	return true
 }
 
-func (w *world) toNode() bool {
-	if len(w.fromS) == 0 {
+func (p *process) fromSequencer() bool {
+	if len(p.fromS) == 0 {
 		return false
 	}
-	m := w.fromS[0]
-	w.fromS = w.fromS[1:]
-	w.client.Deliver(m)
+	m := p.fromS[0]
+	p.fromS = p.fromS[1:]
+	p.client.Deliver(m)
 	return true
 }
 
 // step does one thing at random.
 func (w *world) step() {
+	p := w.any()
 	switch n := w.rng.Intn(100); {
 	case n < 22:
-		w.write()
+		w.write(p)
 	case n < 27:
-		w.txn()
+		w.txn(p)
 	case n < 35:
-		w.read()
+		w.read(p)
 	case n < 37:
-		w.split()
+		w.split(p)
 	case n < 50:
 		for range w.rng.Intn(6) {
-			w.toSequencer()
+			p.toSequencer()
 		}
 	case n < 63:
 		for range w.rng.Intn(6) {
-			w.toNode()
+			p.fromSequencer()
 		}
 	case n < 70:
 		w.commitMeta()
 	case n < 76:
 		w.confirm()
-	case n < 84:
-		if _, err := w.n.store.RunRound(0); err != nil {
+	case n < 81:
+		if _, err := p.store.RunRound(0); err != nil {
 			w.t.Fatal(err)
 		}
+	case n < 84:
+		w.net.deliver(func(uint64, uint64) bool { return w.rng.Intn(3) > 0 })
 	case n < 91:
-		w.n.run()
-		w.n.sync()
+		p.run()
+		p.sync()
 	case n < 94:
 		w.tick()
 	case n < 95:
 		w.quiet(40) // long enough to fall asleep
 	case n < 96:
-		w.breakSession()
+		p.breakSession()
 	case n < 97:
 		w.elect()
 	case n < 98:
-		w.crash()
+		w.crash(p)
 	default:
-		w.n.settle()
+		w.settle()
 	}
+	if len(w.nodes) > 1 && w.rng.Intn(25) == 0 {
+		w.depose(uint64(1+w.rng.Intn(5)), w.any())
+	}
+}
+
+// depose lets another node lead a range; the old leader may not hear of it.
+func (w *world) depose(rangeID uint64, p *process) {
+	r := p.loaded[rangeID]
+	if r == nil {
+		return
+	}
+	term, from := r.Status().Raft.Term, p.id%3+1
+	p.store.Post(rangeID, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &from, To: &p.id, Term: &term})
+}
+
+// settle lets the nodes do what they can do without the sequencer.
+func (w *world) settle() (worked bool) {
+	for again := true; again; worked = worked || again {
+		again = false
+		for _, p := range w.nodes {
+			again = p.settle() || again
+		}
+		again = w.net.deliver(func(uint64, uint64) bool { return true }) || again
+	}
+	return worked
 }
 
 // calmStep does one thing at random, and no faults.
 func (w *world) calmStep() {
+	p := w.any()
 	switch n := w.rng.Intn(20); {
 	case n < 9:
-		w.write()
+		w.write(p)
 	case n < 11:
-		w.txn()
+		w.txn(p)
 	case n < 13:
-		w.read()
+		w.read(p)
 	case n < 14:
-		w.split()
+		w.split(p)
 	default:
 		w.quiet(1)
 	}
 	w.mayDie()
 }
 
-// mayDie starts a new process if the old one has died.
+// mayDie starts a new process where the old one has died.
 func (w *world) mayDie() {
-	if w.n.dead {
-		w.crash()
+	for _, p := range w.nodes {
+		if p.dead {
+			w.crash(p)
+		}
 	}
 }
 
 func (w *world) tick() {
 	w.seq.Tick()
 	w.drain()
-	w.n.store.Tick()
-	w.n.readers.Tick(100)
-	for id := uint64(1); id < 40; id++ {
-		// Whoever reads nudges (R5).
-		if w.pending > 0 && w.rng.Intn(8) == 0 && w.directory[id] != nil {
-			w.n.store.Post(id, replica.Nudge{})
+	for _, p := range w.nodes {
+		p.store.Tick()
+		p.readers.Tick(100)
+		for id := uint64(1); id < 40; id++ {
+			// Whoever reads nudges (R5).
+			if p.pending > 0 && w.rng.Intn(8) == 0 && p.directory[id] != nil {
+				p.store.Post(id, replica.Nudge{})
+			}
 		}
 	}
 }
@@ -370,7 +462,12 @@ func (w *world) tick() {
 // quiet lets everything happen that wants to, for some ticks.
 func (w *world) quiet(ticks int) {
 	for range ticks {
-		for w.toSequencer() || w.commitMeta() || w.confirm() || w.toNode() || w.n.settle() {
+		for again := true; again; {
+			again = w.commitMeta() || w.confirm()
+			for _, p := range w.nodes {
+				again = p.toSequencer() || p.fromSequencer() || again
+			}
+			again = w.settle() || again
 		}
 		w.mayDie()
 		w.seq.Cut()
@@ -380,18 +477,18 @@ func (w *world) quiet(ticks int) {
 }
 
 // breakSession loses what is on the stream.
-func (w *world) breakSession() {
-	w.toS, w.fromS = nil, nil
-	w.client.Start()
+func (p *process) breakSession() {
+	p.toS, p.fromS = nil, nil
+	p.client.Start()
 }
 
-// crash kills the process: what was not synced is lost in part.
-func (w *world) crash() {
-	w.dying = true // it answers nobody that counts
-	w.client.Stop()
-	w.n.crash(vfs.CrashCloneCfg{UnsyncedDataPercent: w.rng.Intn(101), RNG: newRNG(w.rng.Int63())})
-	w.dying, w.pending = false, 0
-	w.start()
+// crash kills a process: what was not synced is lost in part.
+func (w *world) crash(p *process) {
+	p.dying = true // it answers nobody that counts
+	p.client.Stop()
+	p.node.crash(vfs.CrashCloneCfg{UnsyncedDataPercent: w.rng.Intn(101), RNG: randv2.New(randv2.NewPCG(w.rng.Uint64(), 1))})
+	p.dying, p.pending = false, 0
+	p.start()
 }
 
 func (w *world) key() string { return string(rune('a' + w.rng.Intn(26))) }
@@ -402,8 +499,8 @@ func (w *world) value() string {
 }
 
 // rangeOf looks a key up in the node's directory.
-func (w *world) rangeOf(key string) *rangepb.RangeDescriptor {
-	for _, d := range w.directory {
+func (p *process) rangeOf(key string) *rangepb.RangeDescriptor {
+	for _, d := range p.directory {
 		if key >= string(d.Start) && (len(d.End) == 0 || key < string(d.End)) {
 			return d
 		}
@@ -413,19 +510,19 @@ func (w *world) rangeOf(key string) *rangepb.RangeDescriptor {
 
 // alive reports that the process in which an operation began still runs: after a
 // crash its client hears nothing.
-func (w *world) alive(process uint64) bool { return process == w.processes && !w.dying }
+func (p *process) alive(number uint64) bool { return number == p.number && !p.dying }
 
 // ended counts an operation's end.
-func (w *world) ended(process uint64) {
-	if process == w.processes {
-		w.pending--
+func (p *process) ended(number uint64) {
+	if number == p.number {
+		p.pending--
 	}
 }
 
 // write sends a put, a delete or a compare-and-swap to one range.
-func (w *world) write() {
+func (w *world) write(p *process) {
 	key := w.key()
-	d := w.rangeOf(key)
+	d := p.rangeOf(key)
 	if d == nil {
 		return
 	}
@@ -441,7 +538,7 @@ func (w *world) write() {
 		req = del(key, end)
 	case 1:
 		old := ""
-		if kv := w.n.get(key, newest); kv != "-" {
+		if kv := p.get(key, newest); kv != "-" {
 			old, _, _ = strings.Cut(kv, " ")
 		}
 		value := w.value()
@@ -453,11 +550,16 @@ func (w *world) write() {
 		req = put(key, value)
 	}
 	w.writes = append(w.writes, m)
-	w.pending++
-	process := w.processes
-	w.n.store.Post(d.RangeId, &replica.Write{Epoch: d.Epoch, Req: req, Done: func(r replica.WriteResult) {
-		w.ended(process)
-		if !w.alive(process) {
+	p.pending++
+	number := p.number
+	to := p
+	if w.rng.Intn(4) > 0 {
+		to = w.leader(d.RangeId)
+	}
+	to.store.Post(d.RangeId, &replica.Write{Epoch: d.Epoch, Req: req, Done: func(r replica.WriteResult) {
+		p.ended(number)
+		// An answer of a dying process may be wrong: its disk was lost before.
+		if !p.alive(number) || to.dying {
 			return
 		}
 		switch {
@@ -473,13 +575,13 @@ func (w *world) write() {
 }
 
 // read asks for R and m of all ranges that hold a span, waits, and looks.
-func (w *world) read() {
+func (w *world) read(p *process) {
 	start, end := w.key(), w.key()
 	if start >= end {
 		end = "~"
 	}
 	var ds []*rangepb.RangeDescriptor
-	for _, d := range w.directory {
+	for _, d := range p.directory {
 		if (len(d.End) == 0 || start < string(d.End)) && string(d.Start) < end {
 			ds = append(ds, d)
 		}
@@ -489,15 +591,15 @@ func (w *world) read() {
 		return
 	}
 	after := w.acked
-	process := w.processes
+	number := p.number
 	var epochs []*placementpb.RangeEpoch
 	for _, d := range ds {
 		epochs = append(epochs, &placementpb.RangeEpoch{RangeId: d.RangeId, Epoch: d.Epoch})
 	}
-	w.pending++
-	w.client.Query(epochs, func(a *placementpb.QueryAnswer, err error) {
-		if err != nil || a.Refused || !w.alive(process) {
-			w.ended(process)
+	p.pending++
+	p.client.Query(epochs, func(a *placementpb.QueryAnswer, err error) {
+		if err != nil || a.Refused || !p.alive(number) {
+			p.ended(number)
 			return
 		}
 		if a.Revision < after {
@@ -506,30 +608,30 @@ func (w *world) read() {
 		left := len(ds)
 		var failed error
 		for i, d := range ds {
-			w.n.readers.Await(d.RangeId, d.Epoch, a.Marks[i], func(err error) {
+			p.readers.Await(d.RangeId, d.Epoch, a.Marks[i], func(err error) {
 				failed = cmp.Or(failed, err)
 				if left--; left > 0 {
 					return
 				}
-				w.ended(process)
-				if failed == nil && w.alive(process) {
-					w.look(ds, a, start, end)
+				p.ended(number)
+				if failed == nil && p.alive(number) {
+					w.look(p, ds, a, start, end)
 				}
 			})
 		}
 	})
 }
 
-func (w *world) look(ds []*rangepb.RangeDescriptor, a *placementpb.QueryAnswer, start, end string) {
+func (w *world) look(p *process, ds []*rangepb.RangeDescriptor, a *placementpb.QueryAnswer, start, end string) {
 	var pieces []replica.Piece
 	for i, d := range ds {
-		p := replica.Piece{RangeID: d.RangeId, Epoch: d.Epoch, Start: []byte(max(start, string(d.Start))), End: []byte(end), Resolve: a.Marks[i]}
+		piece := replica.Piece{RangeID: d.RangeId, Epoch: d.Epoch, Start: []byte(max(start, string(d.Start))), End: []byte(end), Resolve: a.Marks[i]}
 		if len(d.End) > 0 {
-			p.End = []byte(min(end, string(d.End)))
+			piece.End = []byte(min(end, string(d.End)))
 		}
-		pieces = append(pieces, p)
+		pieces = append(pieces, piece)
 	}
-	s, err := w.n.readers.View(a.Revision, pieces...)
+	s, err := p.readers.View(a.Revision, pieces...)
 	if err != nil {
 		var re *replica.RangeError
 		if !errors.As(err, &re) {
@@ -555,37 +657,39 @@ func (w *world) look(ds []*rangepb.RangeDescriptor, a *placementpb.QueryAnswer, 
 
 // txn moves values between two keys, in two ranges if they are, through latches.
 // Its coordinator may die at any step.
-func (w *world) txn() {
+func (w *world) txn(p *process) {
 	a, b := w.key(), w.key()
 	if a > b {
 		a, b = b, a
 	}
-	da, db := w.rangeOf(a), w.rangeOf(b)
+	da, db := p.rangeOf(a), p.rangeOf(b)
 	if a == b || da == nil || db == nil || da.RangeId == db.RangeId {
 		return
 	}
-	x := &modelTxn{w: w, owner: w.client.NewOwner(), keys: []string{a, b}, ds: []*rangepb.RangeDescriptor{da, db}, process: w.processes, dies: w.rng.Intn(12)}
+	x := &modelTxn{w: w, p: p, owner: p.client.NewOwner(), keys: []string{a, b}, ds: []*rangepb.RangeDescriptor{da, db}, number: p.number, dies: w.rng.Intn(12)}
 	x.m = &modelWrite{name: fmt.Sprintf("txn %d of %s and %s", len(w.writes), a, b), after: w.acked, puts: map[string]string{a: w.value(), b: w.value()}}
 	w.writes = append(w.writes, x.m)
-	w.pending++
+	p.pending++
 	x.latch(0)
 }
 
 type modelTxn struct {
-	w       *world
-	m       *modelWrite
-	owner   *placementpb.TxnID
-	keys    []string
-	ds      []*rangepb.RangeDescriptor
-	got     []replica.LatchResult
-	process uint64
-	dies    int // step at which the coordinator dies, if there are so many
+	w      *world
+	p      *process
+	m      *modelWrite
+	owner  *placementpb.TxnID
+	keys   []string
+	ds     []*rangepb.RangeDescriptor
+	at     []*process // that gave the latches
+	got    []replica.LatchResult
+	number uint64
+	dies   int // step at which the coordinator dies, if there are so many
 }
 
 // dead reports that the coordinator is no more; whatever comes is not seen.
 func (x *modelTxn) dead(step int) bool {
-	if !x.w.alive(x.process) || step == x.dies {
-		x.w.ended(x.process)
+	if !x.p.alive(x.number) || step == x.dies {
+		x.p.ended(x.number)
 		x.m.refused = x.m.refused || step < 3 // no commit was sent, and none will be
 		return true
 	}
@@ -599,18 +703,23 @@ func (x *modelTxn) latch(i int) {
 		return
 	}
 	key := []byte(x.keys[i])
-	w.n.store.Post(x.ds[i].RangeId, &replica.Latch{Owner: x.owner, Epoch: x.ds[i].Epoch,
+	at := w.leader(x.ds[i].RangeId)
+	x.at = append(x.at, at)
+	at.store.Post(x.ds[i].RangeId, &replica.Latch{Owner: x.owner, Epoch: x.ds[i].Epoch,
 		Spans: []mvcc.Access{{Start: key, End: append(bytes.Clone(key), 0), Write: true}},
 		Done: func(r replica.LatchResult) {
 			if x.dead(i) {
 				return
 			}
+			if at.dying && r.Err == nil {
+				r.Err = errDied // the dead give no latches
+			}
 			if r.Err != nil {
-				for _, d := range x.ds[:i] {
-					w.n.store.Post(d.RangeId, &replica.Unlatch{Owner: x.owner})
+				for j, d := range x.ds[:i] {
+					x.at[j].store.Post(d.RangeId, &replica.Unlatch{Owner: x.owner})
 				}
 				x.m.refused = true
-				w.ended(x.process)
+				x.p.ended(x.number)
 				return
 			}
 			x.got = append(x.got, r)
@@ -620,19 +729,11 @@ func (x *modelTxn) latch(i int) {
 
 func (x *modelTxn) commit() {
 	w := x.w
-	s, err := w.n.mvcc.Snapshot(newest)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer s.Close()
 	x.m.compare = map[string]string{}
 	txn := &placementpb.TxnCommit{Owner: x.owner}
 	sub := uint32(0)
 	for i, key := range x.keys {
-		kv, err := s.Get([]byte(key))
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		kv := x.at[i].keyValue(key)
 		e := mvcc.Effect{Key: []byte(key), Value: []byte(x.m.puts[key]), Sub: sub, Version: 1}
 		x.m.compare[key] = ""
 		if kv != nil {
@@ -649,11 +750,11 @@ func (x *modelTxn) commit() {
 	if x.dead(2) {
 		return
 	}
-	w.client.Commit(txn, func(r *placementpb.TxnResult, err error) {
+	x.p.client.Commit(txn, func(r *placementpb.TxnResult, err error) {
 		if x.dead(3) {
 			return
 		}
-		w.ended(x.process)
+		x.p.ended(x.number)
 		switch {
 		case err != nil: // unknown
 		case r.Refused:
@@ -665,32 +766,47 @@ func (x *modelTxn) commit() {
 	})
 }
 
-func (w *world) split() {
+func (w *world) split(p *process) {
 	key := w.key()
-	if len(w.directory) > 12 {
+	if len(p.directory) > 12 {
 		return
 	}
-	w.client.Split([]byte(key), func(*placementpb.SplitResult, error) {})
+	p.client.Split([]byte(key), func(*placementpb.SplitResult, error) {})
 }
 
 // recover ends all faults and waits for everything that began.
 func (w *world) recover() {
+	pending := 0
 	for range 20 {
 		w.quiet(20)
-		if w.pending == 0 {
+		pending = 0
+		for _, p := range w.nodes {
+			pending += p.pending
+			for id, m := range p.marks {
+				if got, _ := p.readers.Resolved(id); got < m {
+					pending++
+				}
+			}
+		}
+		if pending == 0 {
 			break
 		}
 	}
-	if w.pending != 0 {
-		w.t.Errorf("%d operations never ended", w.pending)
-		for id, r := range w.n.loaded {
-			w.t.Logf("%d: %s %+v", id, r, r.Status())
+	for _, p := range w.nodes {
+		if pending != 0 {
+			w.t.Errorf("node %d: %d operations never ended", p.id, p.pending)
+			for _, id := range loadedIDs(p.node) {
+				w.t.Logf("%s %+v", p.loaded[id], p.loaded[id].Status())
+			}
 		}
-	}
-	// Nothing that S promises is missing: every range resolves its m (I2).
-	for id, m := range w.marks {
-		if got, ok := w.n.readers.Resolved(id); !ok || got < m {
-			w.t.Errorf("range %d has resolved %d, m is %d", id, got, m)
+		// Nothing that S promises is missing: every range resolves its m (I2).
+		for id, m := range p.marks {
+			if got, ok := p.readers.Resolved(id); !ok || got < m {
+				w.t.Errorf("node %d: range %d has resolved %d, m is %d: %v", p.id, id, got, m, p.loaded[id])
+			}
+		}
+		if got, want := p.dump(newest), w.nodes[0].dump(newest); got != want {
+			w.t.Errorf("node %d has\n%snode 1 has\n%s", p.id, got, want)
 		}
 	}
 }
@@ -705,7 +821,7 @@ func (w *world) check() {
 		dead bool
 	}
 	var changes []change
-	err := w.n.mvcc.Events(nil, nil, 0, newest, false, func(e mvcc.Event) (bool, error) {
+	err := w.nodes[0].mvcc.Events(nil, nil, 0, newest, false, func(e mvcc.Event) (bool, error) {
 		c := change{rev: e.Revision, key: string(e.Kv.Key), dead: e.Delete}
 		c.kv = modelKV{string(e.Kv.Value), e.Kv.CreateRevision, e.Kv.ModRevision, e.Kv.Version}
 		changes = append(changes, c)
@@ -797,10 +913,10 @@ func (w *world) check() {
 		}
 	}
 	lookUntil(newest)
-	if got, want := w.n.dump(newest), dumpModel(states, "", "~"); got != want {
+	if got, want := w.nodes[0].dump(newest), dumpModel(states, "", "~"); got != want {
 		w.t.Errorf("the engine has\n%swant\n%s", got, want)
 	}
-	s, err := w.n.mvcc.Snapshot(newest)
+	s, err := w.nodes[0].mvcc.Snapshot(newest)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -834,5 +950,3 @@ func dumpModel(states map[string]modelKV, start, end string) string {
 	}
 	return b.String()
 }
-
-func newRNG(seed int64) *randv2.Rand { return randv2.New(randv2.NewPCG(uint64(seed), 1)) }

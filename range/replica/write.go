@@ -58,8 +58,7 @@ func (r *Replica) logDescriptor() *rangepb.RangeDescriptor {
 }
 
 func (r *Replica) enter(q *request) {
-	r.wake()
-	r.needed = true
+	r.need()
 	r.lead.idleTicks = 0
 	q.arrived = r.tick
 	r.live.push(q)
