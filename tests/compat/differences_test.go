@@ -26,7 +26,7 @@ func TestDocumentListsTheExceptions(t *testing.T) {
 	}
 }
 
-// TestRequestsThatKillEtcd sends Hawser what etcd 3.7.3 does not survive: D3 and D7.
+// TestRequestsThatKillEtcd sends Hawser what etcd 3.7.3 does not survive: D3 and D6.
 func TestRequestsThatKillEtcd(t *testing.T) {
 	t.Parallel()
 	settings := ReadSettings(t)
@@ -65,7 +65,7 @@ func TestRequestsThatKillEtcd(t *testing.T) {
 	}
 	has("v", 1, 2)
 
-	// D7: what compaction at their revision leaves of a delete and a put.
+	// D6: what compaction at their revision leaves of a delete and a put.
 	if a := do(Txn, deleteAndPut(&pb.PutRequest{Key: key, Value: []byte("new")})); headerRevision(a.message) != 3 {
 		t.Fatal(a)
 	}

@@ -19,9 +19,8 @@ var exceptions = []exception{
 	{"D2", "A serializable read may be older"},                            // Runner.refreshStale
 	{"D3", "A put that ignores value or lease after a delete of its key"}, // defuse
 	{"D4", "HashKV at a revision that was compacted"},                     // Runner.isLeftOut
-	{"D5", "Progress in spite of a watcher cancelled by compaction"},      // progressUnlessEtcd
-	{"D6", "RangeStream with a sort target and no order"},                 // referenceOp
-	{"D7", "A key deleted and put at the revision that is compacted"},     // Runner.isLeftOut
+	{"D5", "RangeStream with a sort target and no order"},                 // referenceOp
+	{"D6", "A key deleted and put at the revision that is compacted"},     // Runner.isLeftOut
 }
 
 // keepLease applies D1: where etcd 3.7 leaves `lease` out of a keys-only answer, Hawser may send it. a and b are the answers of etcd
@@ -77,7 +76,7 @@ func mayBeStale(request proto.Message) bool {
 	return false
 }
 
-// referenceOp applies D6: it returns the step whose answer from etcd is the one wanted.
+// referenceOp applies D5: it returns the step whose answer from etcd is the one wanted.
 func referenceOp(op Op) Op {
 	request, ok := op.Request.(*pb.RangeRequest)
 	if !ok || op.Kind != RangeStream || request.SortOrder != pb.RangeRequest_NONE || pb.RangeRequest_SortTarget_name[int32(request.SortTarget)] == "" {

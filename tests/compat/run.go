@@ -172,7 +172,7 @@ func (r *Runner) isLeftOut(op Op) bool {
 	case *pb.HashKVRequest:
 		return r.State.compactions[request.Revision] // D4
 	case *pb.CompactionRequest:
-		return r.State.putAfterDeleteAt(request.Revision) // D7
+		return r.State.putAfterDeleteAt(request.Revision) // D6
 	}
 	return false
 }

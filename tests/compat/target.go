@@ -67,6 +67,8 @@ func (h Hawser) Start(t testing.TB) Server {
 		args := append([]string{
 			"--data-dir", filepath.Join(t.TempDir(), "data"),
 			"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
+			// etcd's default: Status shows a quota, and its field is left out when there is none.
+			"--quota-backend-bytes", "2147483648",
 		}, h.Flags...)
 		return exec.Command(binary, args...)
 	})

@@ -448,7 +448,8 @@ func (r *Runner) newWatcher(number int, request *pb.WatchCreateRequest) *watcher
 	return w
 }
 
-// mayShowProgress tells whether no watcher of a stream is in the way of progress.
+// mayShowProgress tells whether no watcher of a stream is in the way of progress, as those are that wait for a revision to come (W5)
+// and, in etcd, those that were cancelled by compaction and not by the client since.
 func (r *Runner) mayShowProgress(number int) bool {
 	for key := range r.watching.cancelled {
 		if key.stream == number {
@@ -486,11 +487,7 @@ func (r *Runner) canceled(ctx context.Context, number int, streams [2]*watchStre
 
 // progressed checks the answer to a progress request (W16).
 func (r *Runner) progressed(ctx context.Context, number int, streams [2]*watchStream) *Difference {
-	switch r.progressOwed(number) {
-	case progressUnlessEtcd:
-		streams[1].repeats++ // D5
-		return nil
-	case noProgress:
+	if !r.progressOwed(number) {
 		return nil
 	}
 	for i, s := range []*side{r.a, r.b} {
@@ -501,35 +498,14 @@ func (r *Runner) progressed(ctx context.Context, number int, streams [2]*watchSt
 	return nil
 }
 
-// progress is what a stream owes for a progress request.
-type progress int
-
-const (
-	// noProgress: there is no watcher, or one that waits for a revision to come (W5).
-	noProgress progress = iota
-	// progressNow: there are watchers, and all are synced.
-	progressNow
-	// progressUnlessEtcd: as progressNow, but a watcher was cancelled by compaction and not yet by the client (D5).
-	progressUnlessEtcd
-)
-
-func (r *Runner) progressOwed(number int) progress {
-	owed := noProgress
-	for key, w := range r.watching.watchers {
-		if key.stream != number {
-			continue
-		}
-		if w.request.StartRevision > r.State.Revision || w.wantCompacted {
-			return noProgress
-		}
-		owed = progressNow
-	}
-	for key := range r.watching.cancelled {
-		if key.stream == number && owed == progressNow {
-			return progressUnlessEtcd
+// progressOwed tells whether a progress request on a stream is answered: there is a watcher, and none is in the way.
+func (r *Runner) progressOwed(number int) bool {
+	for key := range r.watching.watchers {
+		if key.stream == number {
+			return r.mayShowProgress(number)
 		}
 	}
-	return owed
+	return false
 }
 
 // progressRepeatInterval is how often an unanswered progress request is repeated: to drop one is legal (W16).
