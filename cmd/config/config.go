@@ -27,7 +27,6 @@ const (
 	DefaultClusterToken                = "etcd-cluster"
 	DefaultHeartbeatInterval           = 100 * time.Millisecond
 	DefaultElectionTimeout             = time.Second
-	DefaultQuotaBackendBytes           = 2 << 30
 	DefaultMaxTxnOps                   = 128
 	DefaultMaxRequestBytes             = 1536 << 10
 	DefaultGRPCKeepAliveMinTime        = 5 * time.Second
@@ -107,8 +106,10 @@ type Config struct {
 	HeartbeatInterval time.Duration
 	ElectionTimeout   time.Duration
 
-	// QuotaBackendBytes is the size of the store at which writes are refused
-	// with NOSPACE. Negative means no quota.
+	// QuotaBackendBytes is the size of the store at which puts are refused with
+	// NOSPACE. Zero, the default, or negative: no quota, the disk is the bound;
+	// etcd's default of 2 GiB guards against a store that it would have to keep
+	// in memory, which Hawser does not.
 	QuotaBackendBytes int64
 	// MaxTxnOps bounds the operations of a transaction, per list (contract T1).
 	MaxTxnOps int
@@ -188,7 +189,6 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.InitialClusterToken, DefaultClusterToken)
 	setDefault(&c.HeartbeatInterval, DefaultHeartbeatInterval)
 	setDefault(&c.ElectionTimeout, DefaultElectionTimeout)
-	setDefault(&c.QuotaBackendBytes, DefaultQuotaBackendBytes)
 	setDefault(&c.MaxTxnOps, DefaultMaxTxnOps)
 	setDefault(&c.MaxRequestBytes, DefaultMaxRequestBytes)
 	setDefault(&c.MaxConcurrentStreams, DefaultMaxConcurrentStreams)
@@ -234,9 +234,6 @@ func (c *Config) Warnings() []string {
 	var w []string
 	if c.MaxRequestBytes > warnRequestBytes {
 		w = append(w, fmt.Sprintf("--max-request-bytes=%d is above %d: requests that large make everybody wait", c.MaxRequestBytes, warnRequestBytes))
-	}
-	if c.QuotaBackendBytes < 0 {
-		w = append(w, "--quota-backend-bytes is negative: there is no quota, only the disk ends the store")
 	}
 	if c.MaxConcurrentStreams == math.MaxUint32 {
 		w = append(w, "--max-concurrent-streams is unlimited: one connection can take all memory")

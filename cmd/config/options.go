@@ -91,7 +91,7 @@ var options = []option{
 
 func quotaOption() option {
 	return option{
-		name: "quota-backend-bytes", usage: "size of the store at which writes are refused; negative for none, 0 for the default",
+		name: "quota-backend-bytes", usage: "size of the store at which puts are refused; 0 or less for no bound but the disk",
 		get: func(c *Config) string { return strconv.FormatInt(c.QuotaBackendBytes, 10) },
 		set: func(c *Config, text string) error {
 			v, err := strconv.ParseInt(text, 10, 64)

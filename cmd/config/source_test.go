@@ -36,6 +36,9 @@ func TestNothingSetIsEtcdsOneNodeServer(t *testing.T) {
 	if c.DataDir != "default.hawser" || c.InitialCluster != "default=http://localhost:2380" {
 		t.Errorf("data dir %q, initial cluster %q", c.DataDir, c.InitialCluster)
 	}
+	if c.QuotaBackendBytes != 0 {
+		t.Errorf("a quota of %d bytes that nobody asked for", c.QuotaBackendBytes)
+	}
 	if c.MaxConcurrentStreams != DefaultMaxConcurrentStreams {
 		t.Errorf("max concurrent streams %d is not the finite default", c.MaxConcurrentStreams)
 	}
@@ -77,7 +80,7 @@ var accepted = []struct {
 	{"heartbeat-interval", "50", func(c Config) bool { return c.HeartbeatInterval == 50*time.Millisecond }},
 	{"election-timeout", "5000", func(c Config) bool { return c.ElectionTimeout == 5*time.Second }},
 	{"quota-backend-bytes", "-1", func(c Config) bool { return c.QuotaBackendBytes == -1 }},
-	{"quota-backend-bytes", "0", func(c Config) bool { return c.QuotaBackendBytes == DefaultQuotaBackendBytes }},
+	{"quota-backend-bytes", "0", func(c Config) bool { return c.QuotaBackendBytes == 0 }},
 	{"quota-backend-bytes", "8589934592", func(c Config) bool { return c.QuotaBackendBytes == 8<<30 }},
 	{"max-txn-ops", "10000", func(c Config) bool { return c.MaxTxnOps == 10000 }},
 	{"max-request-bytes", "33554432", func(c Config) bool { return c.MaxRequestBytes == 32<<20 }},
