@@ -29,7 +29,7 @@ type watching struct {
 	cancelled map[watcherKey]bool
 	// burst: the steps since the last comparison were a burst.
 	burst bool
-	// catchUp: some watcher is catching up.
+	// catchUp: some watcher is catching up, or waits to be cancelled because it cannot.
 	catchUp bool
 }
 
@@ -271,7 +271,7 @@ func (r *Runner) diffWatcher(w *watcher, fromA, fromB []*pb.WatchResponse) []str
 		return merged
 	}
 	lines = append(lines, diffMessages(merge(fromA), merge(fromB))...)
-	if len(fromA) > 0 && len(fromB) > 0 {
+	if !r.watching.burst && len(fromA) > 0 && len(fromB) > 0 {
 		lastA, lastB := fromA[len(fromA)-1].Header.GetRevision(), fromB[len(fromB)-1].Header.GetRevision()
 		if lastA != lastB {
 			lines = append(lines, fmt.Sprintf("header.revision of the last response: %d | %d", lastA, lastB))
@@ -423,7 +423,7 @@ func (r *Runner) created(ctx context.Context, number int, streams [2]*watchStrea
 	r.stats.watchers++
 	w := r.newWatcher(number, request)
 	w.id = answer.WatchId
-	r.watching.catchUp = r.watching.catchUp || w.catchingUp
+	r.watching.catchUp = r.watching.catchUp || w.catchingUp || w.wantCompacted
 	r.watching.watchers[watcherKey{number, w.id}] = w
 	return nil
 }
