@@ -80,7 +80,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descRequests, pending)
 
 	size, inUse := c.cfg.Storage.Size()
-	gauge(descQuota, float64(c.cfg.QuotaBytes))
+	if c.cfg.QuotaBytes > 0 {
+		gauge(descQuota, float64(c.cfg.QuotaBytes))
+	}
 	gauge(descSize, float64(size))
 	gauge(descInUse, float64(inUse))
 	gauge(descRevision, float64(c.cfg.Router.LocalRevision()))

@@ -124,8 +124,9 @@ type Config struct {
 	// ElectionTimeout paces the watch over streams that require a leader
 	// (contract X1). 0: 1 s.
 	ElectionTimeout time.Duration
-	// QuotaBytes is what Status reports as the quota. 0: etcd's default, 2 GiB;
-	// it is not enforced, the disk is the bound.
+	// QuotaBytes is the quota that Status and the metrics report; Storage
+	// enforces it. 0: there is none, and the metric is left out, for etcd's
+	// alerts divide by it.
 	QuotaBytes int64
 	// SlowRequest is the duration above which a unary request is logged
 	// (contract X11). 0: 300 ms.
@@ -133,6 +134,8 @@ type Config struct {
 	// HeaderTimeout bounds the wait for the first bytes of a connection and for
 	// the header of an HTTP request. 0: 10 s.
 	HeaderTimeout time.Duration
+	// ExtensiveMetrics adds a latency histogram of every gRPC method.
+	ExtensiveMetrics bool
 	// Debug serves /debug/ on the HTTP endpoints; nil for nothing there.
 	Debug http.Handler
 	// Logger may be nil.
@@ -152,7 +155,6 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.KeepaliveTimeout, 20*time.Second)
 	setDefault(&c.RequestTimeout, 7*time.Second)
 	setDefault(&c.ElectionTimeout, time.Second)
-	setDefault(&c.QuotaBytes, 2*1024*1024*1024)
 	setDefault(&c.SlowRequest, 300*time.Millisecond)
 	setDefault(&c.HeaderTimeout, 10*time.Second)
 	setDefault(&c.Version, "unknown")

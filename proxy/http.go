@@ -17,8 +17,24 @@ import (
 // newHandler returns the HTTP endpoints of the client port (contract 2.2).
 func (s *Server) newHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/health", getOnly(s.serveHealth))
+	s.addHealth(mux)
 	mux.HandleFunc("/version", getOnly(serveVersion))
+	if s.cfg.Debug != nil {
+		mux.Handle("/debug/", s.cfg.Debug)
+	}
+	return mux
+}
+
+// newMetricsHandler returns what ServeMetrics serves.
+func (s *Server) newMetricsHandler() http.Handler {
+	mux := http.NewServeMux()
+	s.addHealth(mux)
+	return mux
+}
+
+// addHealth serves metrics and health.
+func (s *Server) addHealth(mux *http.ServeMux) {
+	mux.HandleFunc("/health", getOnly(s.serveHealth))
 	mux.Handle("/metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
 	}))
@@ -29,10 +45,6 @@ func (s *Server) newHandler() http.Handler {
 	passes := func(context.Context) error { return nil }
 	s.addChecks(mux, "livez", serializable)
 	s.addChecks(mux, "readyz", healthCheck{"data_corruption", passes}, serializable, linearizable, healthCheck{"non_learner", passes})
-	if s.cfg.Debug != nil {
-		mux.Handle("/debug/", s.cfg.Debug)
-	}
-	return mux
 }
 
 func getOnly(f http.HandlerFunc) http.HandlerFunc {

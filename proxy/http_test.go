@@ -99,6 +99,7 @@ func TestMetricsHaveEtcdsNames(t *testing.T) {
 	fsync.Observe(500e3) // nanoseconds
 	fsync.Observe(2.5e6)
 	_, addr := startServer(t, b, func(c *Config) {
+		c.QuotaBytes = 2 << 30
 		c.Stats = func() Stats { return Stats{Watchers: 5, Compacted: 3, FsyncNanoseconds: fsync} }
 	})
 	c := newClient(t, addr)

@@ -49,9 +49,15 @@ type calls struct {
 type methodMetrics struct {
 	started, received, sent prometheus.Counter
 	handled                 [codes.Unauthenticated + 1]prometheus.Counter
+	// seconds is nil unless extensive metrics are asked for.
+	seconds prometheus.Observer
 }
 
-func (m *methodMetrics) done(err error) {
+// done counts the end of a call that began at start.
+func (m *methodMetrics) done(start time.Time, err error) {
+	if m.seconds != nil {
+		m.seconds.Observe(time.Since(start).Seconds())
+	}
 	code := status.Code(err)
 	if int(code) >= len(m.handled) {
 		code = codes.Unknown
@@ -59,13 +65,22 @@ func (m *methodMetrics) done(err error) {
 	m.handled[code].Inc()
 }
 
-// bindMethods makes the counters of every method that srv serves, at zero.
-func (c *calls) bindMethods(m *Metrics, srv *grpc.Server) {
+// bindMethods makes the counters of every method that srv serves, at zero, and
+// if extensive its latency histogram.
+func (c *calls) bindMethods(m *Metrics, srv *grpc.Server, extensive bool) {
 	labels := []string{"grpc_type", "grpc_service", "grpc_method"}
 	started := m.counters("grpc_server_started_total", "Total number of RPCs started on the server.", labels...)
 	handled := m.counters("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.", append(labels, "grpc_code")...)
 	received := m.counters("grpc_server_msg_received_total", "Total number of RPC stream messages received on the server.", labels...)
 	sent := m.counters("grpc_server_msg_sent_total", "Total number of gRPC stream messages sent by the server.", labels...)
+	var seconds *prometheus.HistogramVec
+	if extensive {
+		seconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "grpc_server_handling_seconds", Buckets: prometheus.DefBuckets,
+			Help: "Histogram of response latency (seconds) of gRPC that had been application-level handled by the server.",
+		}, labels)
+		m.registry.MustRegister(seconds)
+	}
 	for service, info := range srv.GetServiceInfo() {
 		for _, method := range info.Methods {
 			kind := "unary"
@@ -81,6 +96,9 @@ func (c *calls) bindMethods(m *Metrics, srv *grpc.Server) {
 				started:  started.WithLabelValues(kind, service, method.Name),
 				received: received.WithLabelValues(kind, service, method.Name),
 				sent:     sent.WithLabelValues(kind, service, method.Name),
+			}
+			if extensive {
+				mm.seconds = seconds.WithLabelValues(kind, service, method.Name)
 			}
 			for code := range mm.handled {
 				mm.handled[code] = handled.WithLabelValues(kind, service, method.Name, codes.Code(code).String())
@@ -161,7 +179,7 @@ func (c *calls) unaryInterceptor(ctx context.Context, req any, info *grpc.UnaryS
 		resp, err = handler(ctx, req)
 	}
 	m.sent.Inc()
-	m.done(err)
+	m.done(start, err)
 	if took := time.Since(start); took > c.slowRequest {
 		c.logSlow(ctx, info.FullMethod, took, req, resp)
 	}
@@ -197,9 +215,10 @@ func (c *calls) logSlow(ctx context.Context, method string, took time.Duration, 
 func (c *calls) streamInterceptor(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	m := c.methods[info.FullMethod]
 	m.started.Inc()
+	start := time.Now()
 	needsLeader, err := c.admit(ss.Context(), &c.stream)
 	if err != nil {
-		m.done(err)
+		m.done(start, err)
 		return err
 	}
 	counted := &countedStream{ServerStream: ss, m: m}
@@ -220,7 +239,7 @@ func (c *calls) streamInterceptor(srv any, ss grpc.ServerStream, info *grpc.Stre
 	} else {
 		err = handler(srv, counted)
 	}
-	m.done(err)
+	m.done(start, err)
 	switch status.Code(err) {
 	case codes.OK, codes.Canceled, codes.DeadlineExceeded:
 	default:

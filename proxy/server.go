@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"math"
 	"net"
 	"net/http"
@@ -41,8 +39,9 @@ type Server struct {
 	metrics *Metrics
 	grpc    *grpc.Server
 	http    *http.Server
-	health  *health.Server
-	handler http.Handler
+	// metricsHTTP serves what ServeMetrics serves.
+	metricsHTTP *http.Server
+	health      *health.Server
 
 	stop    chan struct{}
 	running sync.WaitGroup
@@ -84,16 +83,9 @@ func NewServer(cfg Config) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.KeepaliveInterval, Timeout: cfg.KeepaliveTimeout}),
 	)
 	s.register()
-	around.bindMethods(s.metrics, s.grpc)
+	around.bindMethods(s.metrics, s.grpc, cfg.ExtensiveMetrics)
 
-	s.handler = s.newHandler()
-	s.http = &http.Server{
-		Handler:           s.handler,
-		ReadHeaderTimeout: cfg.HeaderTimeout,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong is not ours to log
-	}
+	s.http, s.metricsHTTP = s.newHTTPServer(s.newHandler()), s.newHTTPServer(s.newMetricsHandler())
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
@@ -129,9 +121,6 @@ func (s *Server) register() {
 
 // Metrics returns the server's metrics.
 func (s *Server) Metrics() *Metrics { return s.metrics }
-
-// Handler returns the HTTP endpoints alone, for a listener of their own.
-func (s *Server) Handler() http.Handler { return s.handler }
 
 // ErrServerStopped is returned by Serve after Stop.
 var ErrServerStopped = errors.New("proxy: server stopped")
@@ -205,7 +194,7 @@ func (s *Server) Drain(ctx context.Context) error {
 		s.grpc.GracefulStop()
 		close(done)
 	}()
-	err := s.http.Shutdown(ctx)
+	err := s.shutdownHTTP(ctx)
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -233,6 +222,7 @@ func (s *Server) Stop() {
 	}
 	s.grpc.Stop()
 	s.http.Close()
+	s.metricsHTTP.Close()
 	s.running.Wait()
 }
 

@@ -28,7 +28,7 @@ func TestStatusIsThatOfTheMetaGroup(t *testing.T) {
 	}
 	if s.Header.Revision != 2 || s.Version != "3.7.3" || s.StorageVersion != "3.7.0" || s.Leader != memberID ||
 		s.RaftTerm != 7 || s.RaftIndex != 21 || s.RaftAppliedIndex != 20 || s.DbSize != 4096 || s.DbSizeInUse != 2048 ||
-		s.IsLearner || s.DbSizeQuota != 2<<30 || len(s.Errors) != 0 {
+		s.IsLearner || s.DbSizeQuota != 0 || len(s.Errors) != 0 {
 		t.Errorf("%v", s)
 	}
 	b.noLeader.Store(true)

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,6 +49,8 @@ type Config struct {
 	FS vfs.FS
 	// Tune changes what a test wants different. May be nil.
 	Tune func(*CoreConfig)
+	// TuneServer does the same for the server. May be nil.
+	TuneServer func(*proxy.Config)
 }
 
 // Node is a running node.
@@ -56,10 +59,11 @@ type Node struct {
 	log  *zap.Logger
 	core *Core
 
-	server    *proxy.Server
-	metrics   []*http.Server
-	listeners []net.Listener
-	running   sync.WaitGroup
+	server *proxy.Server
+	// listeners are for clients, the first is ClientAddr; webListeners and
+	// metricsListeners for HTTP alone and for metrics and health.
+	listeners, webListeners, metricsListeners []net.Listener
+	running                                   sync.WaitGroup
 	// draining ends the Watch streams, stopping the background work.
 	draining  chan struct{}
 	stopping  chan struct{}
@@ -87,9 +91,7 @@ func Start(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	defer func() {
 		if err != nil {
-			for _, l := range n.listeners {
-				_ = l.Close() // the error that matters is err
-			}
+			n.closeListeners()
 		}
 	}()
 	cc := n.coreConfig()
@@ -263,22 +265,26 @@ func (n *Node) autoCompact() {
 }
 
 func (n *Node) listen() error {
-	open := func(u url.URL) (net.Listener, error) {
-		l, err := net.Listen("tcp", u.Host)
-		if err != nil {
-			return nil, fmt.Errorf("listen for clients on %s: %w", u.String(), err)
+	for _, group := range []struct {
+		what string
+		urls []url.URL
+		to   *[]net.Listener
+	}{
+		{"clients", n.cfg.ListenClientURLs, &n.listeners},
+		{"HTTP", n.cfg.ListenClientHTTPURLs, &n.webListeners},
+		{"metrics", n.cfg.ListenMetricsURLs, &n.metricsListeners},
+	} {
+		for _, u := range group.urls {
+			l, err := net.Listen("tcp", u.Host)
+			if err != nil {
+				n.closeListeners()
+				return fmt.Errorf("listen for %s on %s: %w", group.what, u.String(), err)
+			}
+			*group.to = append(*group.to, l)
 		}
-		n.listeners = append(n.listeners, l)
-		return l, nil
 	}
-	for i := range n.cfg.ListenClientURLs {
-		u := n.cfg.ListenClientURLs[i]
-		l, err := open(u)
-		if err != nil {
-			n.closeListeners()
-			return err
-		}
-		n.cfg.AdvertiseClientURLs = realPort(n.cfg.AdvertiseClientURLs, u, l)
+	for i, u := range n.cfg.ListenClientURLs {
+		n.cfg.AdvertiseClientURLs = realPort(n.cfg.AdvertiseClientURLs, u, n.listeners[i])
 	}
 	return nil
 }
@@ -302,10 +308,9 @@ func realPort(advertised []url.URL, u url.URL, l net.Listener) []url.URL {
 }
 
 func (n *Node) closeListeners() {
-	for _, l := range n.listeners {
+	for _, l := range slices.Concat(n.listeners, n.webListeners, n.metricsListeners) {
 		_ = l.Close() // given up
 	}
-	n.listeners = nil
 }
 
 func (n *Node) serve() error {
@@ -318,7 +323,7 @@ func (n *Node) serve() error {
 	if n.cfg.EnablePprof {
 		debug = profiles()
 	}
-	server, err := proxy.NewServer(proxy.Config{
+	sc := proxy.Config{
 		ClusterID: c.ClusterID, MemberID: c.NodeID, Members: []proxy.Member{member},
 		Version: version.Get().Version,
 		Router:  c.Router,
@@ -335,22 +340,37 @@ func (n *Node) serve() error {
 		KeepaliveMinTime:     n.cfg.GRPCKeepAliveMinTime,
 		KeepaliveInterval:    keepaliveInterval, KeepaliveTimeout: keepaliveTimeout,
 		RequestTimeout: 5*time.Second + 2*n.cfg.ElectionTimeout, ElectionTimeout: n.cfg.ElectionTimeout,
-		QuotaBytes: n.cfg.QuotaBackendBytes, SlowRequest: n.cfg.WarningUnaryRequestDuration,
+		QuotaBytes: max(n.cfg.QuotaBackendBytes, 0), ExtensiveMetrics: n.cfg.Metrics == "extensive", SlowRequest: n.cfg.WarningUnaryRequestDuration,
 		Debug:  debug,
 		Logger: n.log,
-	})
+	}
+	if n.cfg.TuneServer != nil {
+		n.cfg.TuneServer(&sc)
+	}
+	server, err := proxy.NewServer(sc)
 	if err != nil {
 		return err
 	}
 	n.server = server
-	for _, l := range n.listeners {
+	clients := server.Serve
+	if len(n.webListeners) > 0 {
+		clients = server.ServeGRPC
+	}
+	n.serveOn(n.listeners, clients)
+	n.serveOn(n.webListeners, server.ServeHTTP1)
+	n.serveOn(n.metricsListeners, server.ServeMetrics)
+	return nil
+}
+
+// serveOn serves each of ls; one that fails ends the node.
+func (n *Node) serveOn(ls []net.Listener, serve func(net.Listener) error) {
+	for _, l := range ls {
 		n.background(func() {
-			if err := server.Serve(l); err != nil && !errors.Is(err, proxy.ErrServerStopped) {
+			if err := serve(l); err != nil && !errors.Is(err, proxy.ErrServerStopped) {
 				n.fail(err)
 			}
 		})
 	}
-	return nil
 }
 
 func urlStrings(us []url.URL) []string {

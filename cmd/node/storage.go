@@ -121,7 +121,7 @@ func (c *Core) Raft(id uint64) *adminpb.RaftInfo {
 }
 
 // freeBytes is the room left: on the disk, and under the quota. reserve is what
-// the store keeps free, so that it runs low just when the quota is reached.
+// the store keeps free.
 func (c *Core) freeBytes(quota int64, reserve uint64) (uint64, error) {
 	usage, err := c.cfg.FS.GetDiskUsage(c.dir.path)
 	if err != nil {
@@ -129,9 +129,17 @@ func (c *Core) freeBytes(quota int64, reserve uint64) (uint64, error) {
 	}
 	free := usage.AvailBytes
 	if quota > 0 {
-		total, _ := c.Size()
-		left := quota - total + int64(reserve)
-		free = min(free, uint64(max(left, 0)))
+		_, inUse := c.Size()
+		free = min(free, quotaRoom(quota, inUse, reserve))
 	}
 	return free, nil
+}
+
+// quotaRoom says how far a store of a size is below a quota, in the terms of a
+// disk of which reserve bytes are kept free: below reserve when the quota is
+// exceeded, and above it by a quarter, where the store is no longer low, when a
+// sixteenth of the quota is free.
+func quotaRoom(quota, size int64, reserve uint64) uint64 {
+	part := float64(quota-size) / float64(quota)
+	return uint64(max(float64(reserve)*(1+4*part), 0))
 }
