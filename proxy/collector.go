@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"os"
 	"strconv"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -44,6 +46,10 @@ var (
 	descRounds          = desc("hawser_store_rounds_total", "Rounds of the ranges' workers.")
 	descCommits         = desc("hawser_store_commits_total", "Engine batches committed by rounds.")
 	descSyncs           = desc("hawser_store_syncs_total", "Syncs that rounds waited for.")
+	descSlowReads       = desc("etcd_server_slow_read_indexes_total", "The total number of pending read indexes not in sync with leader's or timed out read index requests.")
+	descFailedReads     = desc("etcd_server_read_indexes_failed_total", "The total number of failed read indexes seen.")
+	descFDUsed          = desc("os_fd_used", "The number of used file descriptors.")
+	descFDLimit         = desc("os_fd_limit", "The file descriptor limit.")
 	descTransactions    = desc("hawser_router_transactions_total", "Tries of transactions over several ranges.")
 	descRetries         = desc("hawser_router_retries_total", "Tries inside the proxy that ended with another one.", "kind")
 	descRereads         = desc("hawser_router_rereads_total", "Writes without effect that were answered as reads.")
@@ -89,9 +95,27 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if c.cfg.Storage.LowSpace() {
 		gauge(descAlarms, 1, strconv.FormatUint(c.cfg.MemberID, 16), pb.AlarmType_NOSPACE.String())
 	}
+	if used, limit, err := fileDescriptors(); err == nil {
+		gauge(descFDUsed, float64(used))
+		gauge(descFDLimit, float64(limit))
+	}
 	c.collectRouter(ch)
 	c.collectStats(ch, gauge)
 	c.collectRanges(gauge)
+}
+
+// fileDescriptors returns how many this process has and may have. An error
+// where the system has no /proc.
+func fileDescriptors() (used int, limit uint64, err error) {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, err
+	}
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return 0, 0, err
+	}
+	return len(open) - 1, r.Cur, nil // one of them was for reading the directory
 }
 
 func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
@@ -99,6 +123,8 @@ func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
+	counter(descSlowReads, s.SlowReads)
+	counter(descFailedReads, s.FailedQueries)
 	counter(descTransactions, s.Transactions)
 	counter(descRereads, s.Rereads)
 	counter(descRetries, s.TransactionRetries, "transaction")

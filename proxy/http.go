@@ -22,7 +22,7 @@ func (s *Server) newHandler() http.Handler {
 	if s.cfg.Debug != nil {
 		mux.Handle("/debug/", s.cfg.Debug)
 	}
-	return mux
+	return allowOrigins(mux)
 }
 
 // newMetricsHandler returns what ServeMetrics serves.
@@ -45,6 +45,21 @@ func (s *Server) addHealth(mux *http.ServeMux) {
 	passes := func(context.Context) error { return nil }
 	s.addChecks(mux, "livez", serializable)
 	s.addChecks(mux, "readyz", healthCheck{"data_corruption", passes}, serializable, linearizable, healthCheck{"non_learner", passes})
+}
+
+// allowOrigins answers browsers of any origin, as etcd does by default (--cors
+// "*"), and every OPTIONS request.
+func allowOrigins(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Methods", "POST, GET, OPTIONS, PUT, DELETE")
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.Header().Set("Access-Control-Allow-Headers", "accept, content-type, authorization")
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func getOnly(f http.HandlerFunc) http.HandlerFunc {

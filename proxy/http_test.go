@@ -73,6 +73,19 @@ func TestHTTPEndpoints(t *testing.T) {
 		}
 	}
 
+	options, err := http.NewRequest(http.MethodOptions, "http://"+addr+"/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+		t.Errorf("OPTIONS: %d, %v", resp.StatusCode, resp.Header)
+	}
+
 	b.lowSpace.Store(true)
 	expect("/health", 503, `{"health":"false","reason":"ALARM NOSPACE"}`+"\n")
 	expect("/health?exclude=NOSPACE", 200, `{"health":"true","reason":""}`)
@@ -141,6 +154,8 @@ func TestMetricsHaveEtcdsNames(t *testing.T) {
 		`etcd_disk_wal_fsync_duration_seconds_count 2`,
 		`etcd_disk_wal_fsync_duration_seconds_sum 0.003`,
 		`etcd_debugging_mvcc_watcher_total 5`,
+		`etcd_server_slow_read_indexes_total 0`,
+		`etcd_disk_defrag_inflight 0`,
 		`etcd_debugging_mvcc_compact_revision 3`,
 		`hawser_build_info{version="v0-test"} 1`,
 		`hawser_ranges 1`,
@@ -159,7 +174,7 @@ func TestMetricsHaveEtcdsNames(t *testing.T) {
 			t.Errorf("no line %s; have %q", line, have)
 		}
 	}
-	for _, name := range []string{"process_resident_memory_bytes", "go_goroutines", "etcd_network_client_grpc_received_bytes_total"} {
+	for _, name := range []string{"process_resident_memory_bytes", "go_goroutines", "os_fd_used", "os_fd_limit", "etcd_server_leader_changes_seen_total", "etcd_network_client_grpc_received_bytes_total"} {
 		if !strings.Contains(body, "\n"+name+" ") {
 			t.Errorf("no %s", name)
 		}

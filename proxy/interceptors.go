@@ -32,6 +32,7 @@ type calls struct {
 
 	methods       map[string]*methodMetrics
 	unary, stream versions
+	changes       prometheus.Counter
 	// failures counts streams that ended with an error that is not the
 	// client's leaving, by API; bound by method.
 	failures *prometheus.CounterVec
@@ -141,7 +142,7 @@ func (v *versions) count(version string) {
 }
 
 func newCalls(m *Metrics, meta Meta, slow time.Duration, logger *zap.Logger) *calls {
-	c := &calls{meta: meta, slowRequest: slow, logger: logger, methods: make(map[string]*methodMetrics), failures: m.streamFailures}
+	c := &calls{meta: meta, slowRequest: slow, logger: logger, methods: make(map[string]*methodMetrics), failures: m.streamFailures, changes: m.leaderChanges}
 	c.unary = versions{vec: m.clientRequests, kind: "unary", bound: make(map[string]prometheus.Counter)}
 	c.stream = versions{vec: m.clientRequests, kind: "stream", bound: make(map[string]prometheus.Counter)}
 	c.leaderStreams.cancels = make(map[*leaderStream]struct{})
@@ -285,17 +286,23 @@ func (s *leaderStream) Context() context.Context { return s.ctx }
 // than refusing new ones (contract X1).
 const noLeaderTimeouts = 3
 
-// watchLeader cancels streams that require a leader when none is known for
-// noLeaderTimeouts ticks. It returns when stop is closed.
+// watchLeader looks at the leader once a tick: it counts changes, and cancels
+// streams that require a leader when none is known for noLeaderTimeouts ticks.
+// It returns when stop is closed.
 func (c *calls) watchLeader(tick <-chan time.Time, stop <-chan struct{}) {
 	missing := 0
+	var leader, term uint64
 	for {
 		select {
 		case <-stop:
 			return
 		case <-tick:
 		}
-		if c.meta.Leader() != 0 {
+		if l, t := c.meta.Leader(), c.meta.Term(); l != 0 {
+			if l != leader || t != term {
+				leader, term = l, t
+				c.changes.Inc()
+			}
 			missing = 0
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.uber.org/zap"
@@ -93,7 +94,7 @@ func (s *maintenanceServer) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.
 
 // HashKV hashes the keyspace at a revision (contract MA4).
 func (s *maintenanceServer) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
-	defer s.metrics.observeHash(time.Now())
+	defer observeSince(s.metrics.hashSeconds, time.Now())
 	h, err := s.router.HashKV(ctx, r.Revision)
 	if err != nil {
 		return nil, toGRPC(err)
@@ -109,7 +110,7 @@ func (s *maintenanceServer) HashKV(ctx context.Context, r *pb.HashKVRequest) (*p
 // Hash hashes the keyspace at the current revision. etcd hashes its whole
 // database file here, for debugging; ours has no such file to compare.
 func (s *maintenanceServer) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.HashResponse, error) {
-	defer s.metrics.observeHash(time.Now())
+	defer observeSince(s.metrics.wholeHashSeconds, time.Now())
 	h, err := s.router.HashKV(ctx, 0)
 	if err != nil {
 		return nil, toGRPC(err)
@@ -123,6 +124,9 @@ func (s *maintenanceServer) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.Ha
 // The response has no header (contract MA3).
 func (s *maintenanceServer) Defragment(ctx context.Context, _ *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
 	start := time.Now()
+	s.metrics.defragInflight.Inc()
+	defer s.metrics.defragInflight.Dec()
+	defer observeSince(s.metrics.defragSeconds, start)
 	s.logger.Info("starting defragment")
 	if err := s.storage.Defragment(ctx); err != nil {
 		s.logger.Warn("failed to defragment", zap.Error(err))
@@ -131,6 +135,8 @@ func (s *maintenanceServer) Defragment(ctx context.Context, _ *pb.DefragmentRequ
 	s.logger.Info("finished defragment", zap.Duration("took", time.Since(start)))
 	return &pb.DefragmentResponse{}, nil
 }
+
+func observeSince(o prometheus.Observer, start time.Time) { o.Observe(time.Since(start).Seconds()) }
 
 func (s *maintenanceServer) Snapshot(*pb.SnapshotRequest, pb.Maintenance_SnapshotServer) error {
 	return errSnapshot

@@ -29,6 +29,10 @@ type Metrics struct {
 	putBytes                    prometheus.Gauge
 	rangeSeconds                [2]prometheus.Observer
 	hashSeconds                 prometheus.Observer
+	wholeHashSeconds            prometheus.Observer
+	defragSeconds               prometheus.Observer
+	defragInflight              prometheus.Gauge
+	leaderChanges               prometheus.Counter
 	proposalsFailed             prometheus.Counter
 
 	healthSuccess, healthFailures prometheus.Counter
@@ -83,6 +87,12 @@ func NewMetrics() *Metrics {
 	m.rangeSeconds = [2]prometheus.Observer{ranges.WithLabelValues("false"), ranges.WithLabelValues("true")}
 	m.hashSeconds = m.histogram("etcd_mvcc_hash_rev_duration_seconds",
 		"The latency distribution of storage hash by revision operation.", prometheus.ExponentialBuckets(.01, 2, 15))
+	m.wholeHashSeconds = m.histogram("etcd_mvcc_hash_duration_seconds",
+		"The latency distribution of storage hash operation.", prometheus.ExponentialBuckets(.01, 2, 15))
+	m.defragSeconds = m.histogram("etcd_disk_backend_defrag_duration_seconds",
+		"The latency distribution of backend defragmentation.", prometheus.ExponentialBuckets(.1, 2, 13))
+	m.defragInflight = m.gauge("etcd_disk_defrag_inflight", "Whether or not defrag is active on the member. 1 means active, 0 means not.")
+	m.leaderChanges = m.counter("etcd_server_leader_changes_seen_total", "The number of leader changes seen.")
 	m.proposalsFailed = m.counter("etcd_server_proposals_failed_total", "The total number of failed proposals seen.")
 
 	m.healthSuccess = m.counter("etcd_server_health_success", "The total number of successful health checks")
@@ -138,8 +148,6 @@ func (m *Metrics) observeRange(start time.Time, err *error) {
 	m.observe(m.requests.rng, start, err)
 	m.observe(m.rangeSeconds, start, err)
 }
-
-func (m *Metrics) observeHash(start time.Time) { m.hashSeconds.Observe(time.Since(start).Seconds()) }
 
 // countTxn counts what a transaction did, as etcd does: its operations by kind,
 // and itself if it had more than one.

@@ -172,6 +172,7 @@ func (o *read) answered(attempt int, a *placementpb.QueryAnswer, err error) {
 		return
 	}
 	if err != nil { // the session ended; a read may always ask again
+		o.r.counters.failedQueries.Add(1)
 		o.again(attempt)
 		return
 	}
@@ -257,6 +258,7 @@ func (o *read) nudge(attempt int) {
 	}
 	o.armNudgeLocked(attempt)
 	o.mu.Unlock()
+	o.r.counters.slowReads.Add(uint64(len(slow)))
 	for _, id := range slow {
 		o.r.cfg.Ranges.Nudge(id)
 	}

@@ -128,8 +128,10 @@ type Router struct {
 	pending, pendingWrites atomic.Int64
 	counters               counters
 
-	waiters  waiterPool
-	stopped  chan struct{}
+	waiters waiterPool
+	// stopped are closed by Stop. Requests wait on one of several: a channel that
+	// all of them share is a lock that all of them meet.
+	stopped  [16]chan struct{}
 	stopOnce sync.Once
 
 	mu struct {
@@ -149,13 +151,23 @@ func New(cfg Config) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Router{cfg: cfg, stopped: make(chan struct{})}
+	r := &Router{cfg: cfg}
+	for i := range r.stopped {
+		r.stopped[i] = make(chan struct{})
+	}
+	r.waiters.stopped = r.stopped[:]
 	return r, nil
 }
 
 // Stop ends the waiting of every request under way and of those to come with
 // ErrStopped.
-func (r *Router) Stop() { r.stopOnce.Do(func() { close(r.stopped) }) }
+func (r *Router) Stop() {
+	r.stopOnce.Do(func() {
+		for _, c := range r.stopped {
+			close(c)
+		}
+	})
+}
 
 // Directory returns the newest picture of the ranges, nil before the first cut.
 func (r *Router) Directory() *Directory { return r.dir.Load() }
@@ -174,12 +186,15 @@ type Stats struct {
 	// ReadRetries and WriteRetries are tries of reads and of writes in one range
 	// that ended with another one: a split, no leader, S between two terms.
 	ReadRetries, WriteRetries uint64
+	// SlowReads are waits of a read for a range that took so long that the range
+	// was nudged; FailedQueries were given no answer by S.
+	SlowReads, FailedQueries uint64
 	// Rereads are writes without effect that were answered as reads (R4).
 	Rereads uint64
 }
 
 type counters struct {
-	transactions, transactionRetries, readRetries, writeRetries, rereads atomic.Uint64
+	transactions, transactionRetries, readRetries, writeRetries, rereads, slowReads, failedQueries atomic.Uint64
 }
 
 // Stats returns the router's counters.
@@ -188,6 +203,7 @@ func (r *Router) Stats() Stats {
 	return Stats{
 		Transactions: c.transactions.Load(), TransactionRetries: c.transactionRetries.Load(),
 		ReadRetries: c.readRetries.Load(), WriteRetries: c.writeRetries.Load(), Rereads: c.rereads.Load(),
+		SlowReads: c.slowReads.Load(), FailedQueries: c.failedQueries.Load(),
 	}
 }
 

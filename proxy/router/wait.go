@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,16 +16,23 @@ type waiter struct {
 	// before it (Exec).
 	next  chan func()
 	timer *time.Timer
+	// stopped is closed when the router stops.
+	stopped <-chan struct{}
 }
 
-type waiterPool struct{ pool sync.Pool }
+type waiterPool struct {
+	pool    sync.Pool
+	stopped []chan struct{}
+	made    atomic.Uint64
+}
 
 func (p *waiterPool) get(timeout time.Duration) *waiter {
 	if w, ok := p.pool.Get().(*waiter); ok {
 		w.timer.Reset(timeout)
 		return w
 	}
-	return &waiter{next: make(chan func(), 2), timer: time.NewTimer(timeout)}
+	stopped := p.stopped[p.made.Add(1)%uint64(len(p.stopped))]
+	return &waiter{next: make(chan func(), 2), timer: time.NewTimer(timeout), stopped: stopped}
 }
 
 // put takes back a waiter of a finished request; nobody holds it any more but,
@@ -66,12 +74,13 @@ func wait[T any](ctx context.Context, r *Router, isWrite bool, start func(exec E
 		r.pendingWrites.Add(1)
 		defer r.pendingWrites.Add(-1)
 	}
+	w := r.waiters.get(r.cfg.RequestTimeout)
 	select {
-	case <-r.stopped:
+	case <-w.stopped:
+		r.waiters.put(w)
 		return out, ErrStopped
 	default:
 	}
-	w := r.waiters.get(r.cfg.RequestTimeout)
 	cancel := start(w.exec, func(v T, e error) {
 		w.exec(func() { out, err, finished = v, e, true })
 	})
@@ -85,7 +94,7 @@ func wait[T any](ctx context.Context, r *Router, isWrite bool, start func(exec E
 		case <-w.timer.C:
 			cancel()
 			return out, ErrTimeout
-		case <-r.stopped:
+		case <-w.stopped:
 			cancel()
 			return out, ErrStopped
 		}
