@@ -19,6 +19,15 @@ type Run struct {
 	Revision int64
 	// Dense: nothing failed, so revisions have no gap (K2).
 	Dense bool
+	// Crashes of the server; for Linearizable. Without any, and without
+	// requests of unknown fate, it expects exact revisions.
+	Crashes []Crash
+}
+
+// Crash is a time without a server: from before it was killed until it served
+// again.
+type Crash struct {
+	Down, Up int64
 }
 
 // Check returns what contradicts etcd's promises, at most a few of them.
@@ -87,9 +96,15 @@ func (c *checker) checkAnswers(ops []*Op) {
 			c.failf("%v: the revision was never reached; the last is %d", o, c.t.last)
 			continue
 		}
+		if o.Compact != nil {
+			if o.Compact.Revision > rev {
+				c.failf("%v: compacted beyond the current revision", o)
+			}
+			continue
+		}
 		// As a write at rev: the state before it must lead to exactly the
 		// events of rev.
-		if o.Range == nil && c.owners[rev] == nil {
+		if o.writes() && c.owners[rev] == nil {
 			answer, effects := c.t.apply(o, rev-1)
 			if len(effects) > 0 && sameEvents(effects, c.t.events[rev]) && proto.Equal(clean(o.Answer), answer) {
 				c.owners[rev] = o
@@ -113,7 +128,7 @@ func (c *checker) checkAnswers(ops []*Op) {
 func (c *checker) checkOwners(ops []*Op) {
 	var unknown []*Op
 	for _, o := range ops {
-		if o.Outcome == Unknown && o.Range == nil {
+		if o.Outcome == Unknown && o.writes() {
 			unknown = append(unknown, o)
 		}
 	}

@@ -3,6 +3,8 @@ package history
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"strings"
 
@@ -65,10 +67,30 @@ func (t *Truth) get(key string, rev int64) *mvccpb.KeyValue {
 	return vs[i-1].Kv
 }
 
-// state is the keyspace in the middle of a request: the truth at a revision,
+// scan returns the key-values of an interval at a revision, in key order.
+func (t *Truth) scan(start, end string, rev int64) []*mvccpb.KeyValue {
+	var kvs []*mvccpb.KeyValue
+	for _, k := range t.keys {
+		if !inside(k, start, end) {
+			continue
+		}
+		if kv := t.get(k, rev); kv != nil {
+			kvs = append(kvs, kv)
+		}
+	}
+	return kvs
+}
+
+// source is the keyspace at revisions: the truth, or the state of a model.
+type source interface {
+	get(key string, rev int64) *mvccpb.KeyValue
+	scan(start, end string, rev int64) []*mvccpb.KeyValue
+}
+
+// state is the keyspace in the middle of a request: the source at a revision,
 // with what the request has written.
 type state struct {
-	t       *Truth
+	src     source
 	rev     int64
 	own     map[string]*mvccpb.KeyValue // nil: deleted
 	effects []Event
@@ -88,29 +110,26 @@ func (s *state) get(key string) *mvccpb.KeyValue {
 	if kv, ok := s.own[key]; ok {
 		return kv
 	}
-	return s.t.get(key, s.rev)
+	return s.src.get(key, s.rev)
 }
 
 func (s *state) scan(start, end string) []*mvccpb.KeyValue {
-	names := map[string]bool{}
-	for _, k := range s.t.keys {
+	kvs := s.src.scan(start, end, s.rev)
+	if len(s.own) == 0 {
+		return kvs
+	}
+	merged := map[string]*mvccpb.KeyValue{}
+	for _, kv := range kvs {
+		merged[string(kv.Key)] = kv
+	}
+	for k, kv := range s.own {
 		if inside(k, start, end) {
-			names[k] = true
+			merged[k] = kv
 		}
 	}
-	for k := range s.own {
-		if inside(k, start, end) {
-			names[k] = true
-		}
-	}
-	sorted := make([]string, 0, len(names))
-	for k := range names {
-		sorted = append(sorted, k)
-	}
-	sort.Strings(sorted)
-	var kvs []*mvccpb.KeyValue
-	for _, k := range sorted {
-		if kv := s.get(k); kv != nil {
+	kvs = nil
+	for _, k := range slices.Sorted(maps.Keys(merged)) {
+		if kv := merged[k]; kv != nil {
 			kvs = append(kvs, kv)
 		}
 	}
@@ -130,7 +149,7 @@ func (s *state) header() *pb.ResponseHeader {
 func (s *state) rng(r *pb.RangeRequest) *pb.RangeResponse {
 	view := s
 	if r.Revision > 0 {
-		view = &state{t: s.t, rev: r.Revision}
+		view = &state{src: s.src, rev: r.Revision}
 	}
 	kvs := view.scan(string(r.Key), string(r.RangeEnd))
 	resp := &pb.RangeResponse{Header: s.header(), Count: int64(len(kvs))}
@@ -226,7 +245,11 @@ func compareInts(a, b int64) int {
 // apply runs a request on the truth at rev. If it changes something it is at
 // rev+1.
 func (t *Truth) apply(o *Op, rev int64) (answer proto.Message, effects []Event) {
-	s := &state{t: t, rev: rev, own: map[string]*mvccpb.KeyValue{}}
+	return apply(t, o, rev)
+}
+
+func apply(src source, o *Op, rev int64) (answer proto.Message, effects []Event) {
+	s := &state{src: src, rev: rev, own: map[string]*mvccpb.KeyValue{}}
 	switch {
 	case o.Range != nil:
 		return s.rng(o.Range), nil

@@ -21,6 +21,19 @@ const (
 	Unknown
 )
 
+// Refusal says why a Refused request was refused, where a checker can tell
+// whether that was right.
+type Refusal int
+
+const (
+	// OtherRefusal is any other reason.
+	OtherRefusal Refusal = iota
+	// RefusedCompacted: the revision asked for was compacted.
+	RefusedCompacted
+	// RefusedFuture: the revision asked for was never reached.
+	RefusedFuture
+)
+
 // Op is one request of one client. Call and Return are moments of one clock
 // that never gives two the same; Return of an Unknown one is when the client
 // gave up.
@@ -28,6 +41,7 @@ type Op struct {
 	Client       int
 	Call, Return int64
 	Outcome      Outcome
+	Refusal      Refusal
 	Err          string
 
 	// One of these is the request.
@@ -35,6 +49,8 @@ type Op struct {
 	Put    *pb.PutRequest
 	Delete *pb.DeleteRangeRequest
 	Txn    *pb.TxnRequest
+	// Compact is not checked against the truth, but by Linearizable.
+	Compact *pb.CompactionRequest
 
 	// Answer is the response of an OK request.
 	Answer proto.Message
@@ -54,9 +70,14 @@ func (o *Op) request() proto.Message {
 		return o.Put
 	case o.Delete != nil:
 		return o.Delete
+	case o.Compact != nil:
+		return o.Compact
 	}
 	return o.Txn
 }
+
+// writes reports whether the request may make a revision.
+func (o *Op) writes() bool { return o.Range == nil && o.Compact == nil }
 
 func (o *Op) String() string {
 	s := fmt.Sprintf("client %d [%d, %d] %T{%v}", o.Client, o.Call, o.Return, o.request(), o.request())
