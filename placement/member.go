@@ -53,7 +53,7 @@ func (m *Member) Drive() {
 		s.log.Info("sequencer stepped down", zap.Uint64("epoch", m.led))
 		m.stepDownLocked()
 	}
-	if serving && term > m.led {
+	if serving && term > m.led && !s.mu.leaving {
 		m.led = term
 		s.log.Info("sequencer leads", zap.Uint64("epoch", term), zap.Int64("bound", s.mu.state.Bound),
 			zap.Int("ranges", s.mu.state.Len()))

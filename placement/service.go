@@ -57,6 +57,9 @@ type Service struct {
 		// wanted: something waits for the worker.
 		wanted     bool
 		handedOver []func()
+		// leaving: from HandOver until Resume this node does not begin to lead,
+		// for that raises the bound.
+		leaving bool
 	}
 }
 
@@ -141,6 +144,7 @@ func (s *Service) Query(nodeID, session uint64, ranges []*placementpb.RangeEpoch
 // done is called too.
 func (s *Service) HandOver(done func()) {
 	s.mu.Lock()
+	s.mu.leaving = true
 	s.mu.seq.HandOver()
 	s.readyLocked()
 	if s.mu.seq.HandedOver() {
@@ -155,8 +159,10 @@ func (s *Service) HandOver(done func()) {
 // Resume makes S serve again after HandOver.
 func (s *Service) Resume() {
 	s.mu.Lock()
+	s.mu.leaving = false
 	s.mu.seq.Resume()
 	s.readyLocked()
+	s.mu.wanted = true // an election may have been won meanwhile
 	s.unlockAndDeliver()
 }
 

@@ -266,6 +266,33 @@ func TestHandOverIsDoneAtOnceWhereNobodyLeads(t *testing.T) {
 	}
 }
 
+// A node that is stopped before it leads does not begin to: that would raise the
+// bound, and the stop would leave a gap (R2).
+func TestNobodyBeginsToLeadAfterAHandOver(t *testing.T) {
+	db := memDB(t)
+	n := open(t, db, 2, 1)
+	n.group.run(t)
+	n.svc.HandOver(func() {})
+	n.group.run(t)
+
+	n = open(t, db, 3, 100)
+	n.group.serving = false // the election is not over
+	n.group.run(t)
+	done := false
+	n.svc.HandOver(func() { done = true })
+	n.group.serving = true
+	n.group.run(t)
+	if st := n.svc.Stats(); !done || st.Epoch != 0 {
+		t.Fatalf("done %v, %+v", done, st)
+	}
+	n.svc.Resume()
+	n.group.run(t)
+	n.register(1, 5)
+	if first := n.grant(1, 5, 1); first != 2 {
+		t.Fatalf("first=%d, nothing was granted before", first)
+	}
+}
+
 // A hand-over that does not happen: S serves again.
 func TestResumeAfterHandOver(t *testing.T) {
 	n := open(t, memDB(t), 2, 1)

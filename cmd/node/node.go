@@ -102,10 +102,16 @@ func Start(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	if err := n.run(ctx); err != nil {
-		return nil, errors.Join(err, n.stopCore(context.WithoutCancel(ctx), false))
+		// Who is asked to end while it starts leaves no gap either.
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpTimeout)
+		defer cancel()
+		return nil, errors.Join(err, n.stopCore(end, ctx.Err() != nil))
 	}
 	return n, nil
 }
+
+// giveUpTimeout bounds the hand-over of a start that is given up.
+const giveUpTimeout = 10 * time.Second
 
 // newIDs draws a cluster and a node id; both fit a positive int64, which some
 // clients parse.
