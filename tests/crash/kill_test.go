@@ -104,7 +104,7 @@ func TestKilledServerLosesNothing(t *testing.T) {
 	p := serve()
 	goal := l.answered.Load() + 100
 	await(t, "answers", func() bool { return t.Failed() || l.answered.Load() >= goal })
-	run := l.finish()
+	run := l.finish(false)
 	p.stop(t)
 
 	ok, refused, unknown := l.outcomes()

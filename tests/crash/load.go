@@ -335,8 +335,9 @@ func current(ctx context.Context, conn *grpc.ClientConn) (int64, error) {
 }
 
 // finish ends the load on a server that runs: it waits until every watcher has
-// got everything, checks what was seen, and returns the truth's revisions.
-func (l *load) finish() *history.Run {
+// got everything, and checks and returns what was seen. dense: revisions must
+// not have a gap.
+func (l *load) finish(dense bool) *history.Run {
 	l.tb.Helper()
 	l.halt()
 	// Everything once more: what was acknowledged is there.
@@ -354,6 +355,7 @@ func (l *load) finish() *history.Run {
 	}
 	l.endWatches()
 	run := l.history(revision)
+	run.Dense = dense
 	if err := errors.Join(history.Check(run)...); err != nil {
 		l.tb.Errorf("what clients saw is no history:\n%v", err)
 	}
