@@ -64,6 +64,8 @@ type Node struct {
 	mu struct {
 		sync.Mutex
 		node *node.Node
+		// up is closed while the node runs.
+		up chan struct{}
 	}
 }
 
@@ -72,6 +74,7 @@ type Node struct {
 func Start(tb testing.TB, opt Options) *Node {
 	tb.Helper()
 	n := &Node{tb: tb, opt: opt, dir: filepath.Join(Dir(tb), "node")}
+	n.mu.up = make(chan struct{})
 	tb.Cleanup(func() {
 		if n.Inside() != nil {
 			n.Close()
@@ -97,13 +100,14 @@ func (n *Node) Restart() {
 		n.tb.Fatal("the node runs already")
 	}
 	n.mu.node = started
+	close(n.mu.up)
 }
 
 func (n *Node) take() *node.Node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	taken := n.mu.node
-	n.mu.node = nil
+	n.mu.node, n.mu.up = nil, make(chan struct{})
 	return taken
 }
 
@@ -132,17 +136,24 @@ func (n *Node) Inside() *node.Node {
 	return n.mu.node
 }
 
-// Dial connects to the node, wherever it listens now.
+// Dial connects to the node, wherever it listens now; between two lives it
+// waits for the next.
 func (n *Node) Dial(ctx context.Context) (net.Conn, error) {
-	in := n.Inside()
-	if in == nil {
-		return nil, errDown
+	for {
+		n.mu.Lock()
+		in, up := n.mu.node, n.mu.up
+		n.mu.Unlock()
+		if in != nil {
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", in.ClientAddr())
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", in.ClientAddr())
 }
-
-var errDown = &net.OpError{Op: "dial", Net: "tcp", Err: net.UnknownNetworkError("the node is down")}
 
 // Client returns a client of its own connection, which finds the node again
 // after a restart.
