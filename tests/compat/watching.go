@@ -393,7 +393,20 @@ func (r *Runner) doWatch(ctx context.Context, op Op) *Difference {
 	case request.GetProgressRequest() != nil:
 		return r.progressed(ctx, op.Stream, streams)
 	}
-	return nil // W1: ignored by both.
+	return r.handled(ctx, streams) // W1: ignored by both.
+}
+
+// handled waits until both servers have handled a request to which there is no answer, so that what comes next cannot overtake it:
+// it sends a create request that is refused at once (W2).
+func (r *Runner) handled(ctx context.Context, streams [2]*watchStream) *Difference {
+	refused := createRequest(&pb.WatchCreateRequest{Key: []byte("b"), RangeEnd: []byte("a")})
+	for i, stream := range streams {
+		if err := stream.client.Send(refused); err != nil {
+			return &Difference{What: fmt.Sprintf("%s: send: %v", []*side{r.a, r.b}[i].name, err)}
+		}
+	}
+	_, d := r.takeBoth(ctx, "watch create, refused", streams, func(w *watchStream) *[]*pb.WatchResponse { return &w.mu.created })
+	return d
 }
 
 // takeBoth takes the answers of both servers to a watch request and compares them.
@@ -477,7 +490,7 @@ func (r *Runner) endIsUnknowable(w *watcher) bool {
 func (r *Runner) canceled(ctx context.Context, number int, streams [2]*watchStream, id int64) *Difference {
 	key := watcherKey{number, id}
 	if r.watching.watchers[key] == nil && !r.watching.cancelled[key] {
-		return nil // W8: an unknown id is ignored.
+		return r.handled(ctx, streams) // W8: an unknown id is ignored.
 	}
 	delete(r.watching.watchers, key)
 	delete(r.watching.cancelled, key)
@@ -488,7 +501,7 @@ func (r *Runner) canceled(ctx context.Context, number int, streams [2]*watchStre
 // progressed checks the answer to a progress request (W16).
 func (r *Runner) progressed(ctx context.Context, number int, streams [2]*watchStream) *Difference {
 	if !r.progressOwed(number) {
-		return nil
+		return r.handled(ctx, streams)
 	}
 	for i, s := range []*side{r.a, r.b} {
 		if err := s.awaitProgress(ctx, streams[i], r.State.Revision, &r.stats.progressRepeats); err != nil {
