@@ -448,7 +448,7 @@ func (h *Hub) TaskDone(t *Task, res TaskResult) {
 		// header.revision of catching up is the current one (W10), as far as
 		// it is complete here.
 		revision := max(h.frontier.Complete(w.group.start, w.group.end), res.events[len(res.events)-1].revision)
-		r := &Response{WatchID: w.id, Revision: revision, Fragment: w.fragment, prevKV: w.prevKV, events: res.events}
+		r := &Response{WatchID: w.id, Revision: revision, Fragment: w.fragment, prevKV: w.prevKV, events: res.events, history: true}
 		w.stream.push(r, true)
 		w.sent = true
 	}

@@ -37,7 +37,9 @@ type Stream struct {
 	// out waits to be taken by the sender; wake tells it.
 	out  []*Response
 	wake func()
-	// bytes of out; the event bytes of a revision count once a stream.
+	// bytes of out. Events that the hub dispatches are shared by the stream's
+	// watchers: those of a revision count once a stream. What was read from
+	// history belongs to one watcher and counts always.
 	bytes   int
 	counted int64
 	// lagged: some watcher fell behind because the queue was full.
@@ -91,8 +93,12 @@ type CreateRequest struct {
 	Current, Compacted int64
 }
 
-// Create makes a watcher, or queues the refusal (W2 to W9).
+// Create makes a watcher, or queues the refusal (W2 to W9). The request may have
+// been on its way when the call ended: a closed stream gets no watcher.
 func (s *Stream) Create(r CreateRequest) {
+	if s.closed {
+		return
+	}
 	if r.StartRevision < 0 {
 		s.refuse(r.Current, reasonNegative)
 		return
@@ -248,11 +254,11 @@ func (s *Stream) push(r *Response, force bool) bool {
 	}
 	s.bytes += responseOverhead + 8*len(r.events)
 	for _, e := range r.events {
-		if e.revision > s.counted {
+		if r.history || e.revision > s.counted {
 			s.bytes += e.size
 		}
 	}
-	if n := len(r.events); n > 0 {
+	if n := len(r.events); n > 0 && !r.history {
 		s.counted = max(s.counted, r.events[n-1].revision)
 	}
 	s.out = append(s.out, r)

@@ -69,6 +69,7 @@ type Response struct {
 	Fragment        bool // the watcher asked for fragments
 	prevKV          bool
 	events          []*event
+	history         bool // events were read for this watcher alone
 }
 
 // PreviousReader finds the version of a key just before a revision: nil if
