@@ -111,12 +111,15 @@ func openDataDir(fs vfs.FS, path string, newID func() identity) (_ *dataDir, err
 		}
 	}()
 	if has[identityFile] {
-		d.id, err = d.readIdentity()
-		return d, err
+		if d.id, err = readIdentity(fs, path); err != nil {
+			return nil, err
+		}
+		return d, errors.Join(d.checkEngineFile(), d.checkManifest())
 	}
 	d.id = newID()
 	d.id.Format = dataFormat
-	return d, d.writeIdentity()
+	d.id.Checksum = d.id.sum()
+	return d, writeIdentity(fs, path, d.id)
 }
 
 // makeDir makes a directory that survives a crash: each new name is synced in
@@ -168,58 +171,59 @@ func requirePrivate(fs vfs.FS, path string) error {
 	return nil
 }
 
-func (d *dataDir) readIdentity() (identity, error) {
+// readIdentity reads the identity file of a directory. Errors: the sentinels
+// above; one that wraps os.ErrNotExist if there is none.
+func readIdentity(fs vfs.FS, dir string) (identity, error) {
 	var id identity
-	f, err := d.fs.Open(d.fs.PathJoin(d.path, identityFile))
+	f, err := fs.Open(fs.PathJoin(dir, identityFile))
 	if err != nil {
-		return id, fmt.Errorf("%s: %w", d.path, err)
+		return id, fmt.Errorf("%s: %w", dir, err)
 	}
 	defer func() { _ = f.Close() }() // read only
 	b, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
-		return id, fmt.Errorf("%s: read %s: %w", d.path, identityFile, err)
+		return id, fmt.Errorf("%s: read %s: %w", dir, identityFile, err)
 	}
 	// The format comes first: a newer one may look different.
 	if err := json.Unmarshal(b, &struct {
 		Format *int `json:"format"`
 	}{&id.Format}); err != nil || id.Format < 1 {
-		return id, fmt.Errorf("%s: the file %s cannot be read: %w", d.path, identityFile, ErrDamaged)
+		return id, fmt.Errorf("%s: the file %s cannot be read: %w", dir, identityFile, ErrDamaged)
 	}
 	if id.Format > dataFormat {
-		return id, fmt.Errorf("%s: format %d, this release knows %d: %w", d.path, id.Format, dataFormat, ErrNewerFormat)
+		return id, fmt.Errorf("%s: format %d, this release knows %d: %w", dir, id.Format, dataFormat, ErrNewerFormat)
 	}
 	if err := json.Unmarshal(b, &id); err != nil || id.Checksum != id.sum() {
-		return id, fmt.Errorf("%s: the file %s cannot be read: %w", d.path, identityFile, ErrDamaged)
+		return id, fmt.Errorf("%s: the file %s cannot be read: %w", dir, identityFile, ErrDamaged)
 	}
 	return id, nil
 }
 
-// writeIdentity makes the identity durable before anything else is written.
-func (d *dataDir) writeIdentity() error {
-	d.id.Checksum = d.id.sum()
-	b, err := json.Marshal(d.id)
+// writeIdentity makes the identity file of a directory, durably.
+func writeIdentity(fs vfs.FS, dir string, id identity) error {
+	b, err := json.Marshal(id)
 	if err != nil {
 		return err
 	}
-	name := d.fs.PathJoin(d.path, identityFile)
-	f, err := d.fs.Create(name+".tmp", vfs.WriteCategoryUnspecified)
+	name := fs.PathJoin(dir, identityFile)
+	f, err := fs.Create(name+".tmp", vfs.WriteCategoryUnspecified)
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.path, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	_, err = f.Write(append(b, '\n'))
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = d.fs.Rename(name+".tmp", name)
+		err = fs.Rename(name+".tmp", name)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.path, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
-	dir, err := d.fs.OpenDir(d.path)
+	opened, err := fs.OpenDir(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.path, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("%s: %w", d.path, err)
+	if err := errors.Join(opened.Sync(), opened.Close()); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
 }
@@ -228,9 +232,33 @@ func (d *dataDir) enginePath() string { return d.fs.PathJoin(d.path, engineDir) 
 
 func (d *dataDir) close() error { return d.lock.Close() }
 
+// checkEngineFile compares the identity file beside the engine's files with the
+// directory's: opening an engine changes it, and one of another cluster is not
+// ours to change. Without the file the row in the engine decides.
+func (d *dataDir) checkEngineFile() error {
+	id, err := readIdentity(d.fs, d.enginePath())
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return d.checkSame(id)
+}
+
 // checkEngine compares the engine's own note of whose it is with the
 // directory's, writing it into a new engine.
 func (d *dataDir) checkEngine(db *pebble.DB) error {
+	if err := d.checkEngineRow(db); err != nil {
+		return err
+	}
+	if _, err := d.fs.Stat(d.fs.PathJoin(d.enginePath(), identityFile)); err == nil {
+		return nil
+	}
+	return writeIdentity(d.fs, d.enginePath(), d.id)
+}
+
+func (d *dataDir) checkEngineRow(db *pebble.DB) error {
 	key := keys.Node("identity")
 	v, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -238,7 +266,12 @@ func (d *dataDir) checkEngine(db *pebble.DB) error {
 		if err != nil {
 			return err
 		}
-		return db.Set(key, b, pebble.Sync)
+		if err := db.Set(key, b, pebble.Sync); err != nil {
+			return err
+		}
+		// The first log of a new engine was begun in an old format, in which a
+		// damaged record cannot be told from the log's end. Flush begins another.
+		return db.Flush()
 	}
 	if err != nil {
 		return fmt.Errorf("engine identity: %w: %w", ErrDamaged, err)
@@ -248,6 +281,11 @@ func (d *dataDir) checkEngine(db *pebble.DB) error {
 	if err := errors.Join(err, closer.Close()); err != nil {
 		return fmt.Errorf("engine identity: %w: %w", ErrDamaged, err)
 	}
+	return d.checkSame(id)
+}
+
+// checkSame compares an identity found in the engine with the directory's.
+func (d *dataDir) checkSame(id identity) error {
 	if id != d.id {
 		return fmt.Errorf("the engine is of cluster %x node %x, the file %s of cluster %x node %x: %w",
 			id.ClusterID, id.NodeID, identityFile, d.id.ClusterID, d.id.NodeID, ErrOtherCluster)

@@ -121,32 +121,59 @@ func TestDataDirectoryIsLocked(t *testing.T) {
 }
 
 // TestEngineOfAnotherClusterIsRefused puts the engine of one directory into
-// another.
+// another: the file beside the engine tells before the engine is opened, and
+// where that is missing the row in it.
 func TestEngineOfAnotherClusterIsRefused(t *testing.T) {
-	fs := vfs.NewMem()
-	open := func(dir string, id identity) (*dataDir, *pebble.DB) {
-		d, err := openDataDir(fs, dir, func() identity { return id })
-		if err != nil {
-			t.Fatal(err)
-		}
-		db, err := pebble.Open("engine-of-a", &pebble.Options{FS: fs})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d, db
+	root := t.TempDir()
+	open := func(name string, id identity) (*dataDir, error) {
+		return openDataDir(vfs.Default, filepath.Join(root, name), func() identity { return id })
 	}
-	a, db := open("a", testID())
-	if err := errors.Join(a.checkEngine(db), a.checkEngine(db), db.Close()); err != nil {
+	a, err := open("a", testID())
+	if err != nil {
 		t.Fatal(err)
 	}
-	b, db := open("b", identity{ClusterID: 8, NodeID: 9})
+	engine := func(d *dataDir) *pebble.DB {
+		t.Helper()
+		db, err := pebble.Open(d.enginePath(), &pebble.Options{FS: vfs.Default, Logger: quiet{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db
+	}
+	db := engine(a)
+	if err := errors.Join(a.checkEngine(db), a.checkEngine(db), db.Close(), a.close()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := open("b", identity{ClusterID: 8, NodeID: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.close(), os.Rename(a.enginePath(), b.enginePath())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open("b", testID()); !errors.Is(err, ErrOtherCluster) {
+		t.Fatalf("got %v, want ErrOtherCluster", err)
+	}
+	if err := os.Remove(filepath.Join(b.enginePath(), identityFile)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = open("b", testID()); err != nil {
+		t.Fatal(err)
+	}
+	db = engine(b)
 	if err := b.checkEngine(db); !errors.Is(err, ErrOtherCluster) {
 		t.Fatalf("got %v, want ErrOtherCluster", err)
 	}
-	if err := errors.Join(db.Close(), a.close(), b.close()); err != nil {
+	if err := errors.Join(db.Close(), b.close()); err != nil {
 		t.Fatal(err)
 	}
 }
+
+type quiet struct{}
+
+func (quiet) Infof(string, ...any)           {}
+func (quiet) Errorf(string, ...any)          {}
+func (quiet) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
 
 // TestNewDataDirectorySurvivesACrash: what was made on the way to a new data
 // directory is there after a power failure.
