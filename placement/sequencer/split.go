@@ -43,9 +43,13 @@ func (s *Sequencer) split(x *ledger, r splitRequest) {
 		return // who asked is gone
 	}
 	old := x.desc
-	if bytes.Equal(old.Start, r.key) || s.directory[s.position(r.key)] != x {
-		// Split meanwhile.
+	switch y := s.directory[s.position(r.key)]; {
+	case bytes.Equal(y.desc.Start, r.key):
 		s.refuseSplit(r, placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS)
+		return
+	case y != x:
+		// Split meanwhile, elsewhere: who asks again comes to y.
+		s.refuseSplit(r, placementpb.RefusalReason_REFUSAL_REASON_BUSY)
 		return
 	}
 	for _, d := range x.decided {
