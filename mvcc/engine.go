@@ -38,9 +38,9 @@ func EngineOptions(fs vfs.FS) *pebble.Options {
 		KeySchemas:                  sstable.MakeKeySchemas(&schema),
 		MemTableSize:                memTableSizeBytes,
 		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       2,
+		L0CompactionThreshold:       6,
 		L0StopWritesThreshold:       1000,
-		LBaseMaxBytes:               64 << 20,
+		LBaseMaxBytes:               256 << 20,
 		CompactionConcurrencyRange:  func() (lower, upper int) { return 1, 2 },
 	}
 	opts.Experimental.EnableColumnarBlocks = func() bool { return true }
