@@ -63,11 +63,21 @@ func (m *multi) perform(a txn.Action) {
 	switch a.Kind {
 	case txn.ActLatch:
 		p := a.Participant
-		cfg.Ranges.Latch(p.RangeID, p.Epoch, m.coord.Owner(), p.Spans, func(l LatchResult) { m.latched(p, l) })
+		if !m.o.hold(false) {
+			m.latched(p, LatchResult{Err: &RangeError{Kind: Busy, RangeID: p.RangeID, Err: errHeld}})
+			return
+		}
+		cfg.Ranges.Latch(p.RangeID, p.Epoch, m.coord.Owner(), p.Spans, func(l LatchResult) {
+			m.o.letGo()
+			m.latched(p, l)
+		})
 	case txn.ActEvaluate:
 		m.o.exec(m.evaluate)
 	case txn.ActCommit:
+		// It has its latches: to refuse it now would help nobody.
+		m.o.hold(true)
 		cfg.Sequencer.Commit(a.Commit, func(res *placementpb.TxnResult, err error) {
+			m.o.letGo()
 			m.step(func() []txn.Action { return m.coord.Decided(res, err) })
 		})
 	case txn.ActUnlatch:

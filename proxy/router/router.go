@@ -46,6 +46,11 @@ type Config struct {
 	// MaxPending bounds the requests under way; above it the answer is
 	// ErrTooManyRequests (contract X9). Each costs a few kilobytes. 0: 20,000.
 	MaxPending int64
+	// MaxHeldBytes bounds the writes that ranges and S hold, in bytes of
+	// requests: what they were sent and have not answered, though its client
+	// may have left. Above it the answer is ErrTooManyRequests. It matters when
+	// the disk stands still and clients come again. 0: 512 MiB.
+	MaxHeldBytes int64
 	// Logger may be nil.
 	Logger *zap.Logger
 }
@@ -78,6 +83,9 @@ func (c *Config) EnsureDefaults() {
 	if c.MaxPending == 0 {
 		c.MaxPending = 20_000
 	}
+	if c.MaxHeldBytes == 0 {
+		c.MaxHeldBytes = 512 << 20
+	}
 	if c.LeaseExists == nil {
 		c.LeaseExists = func(int64) bool { return false }
 	}
@@ -104,7 +112,8 @@ var (
 	ErrTimeout = errors.New("router: request timed out")
 	// ErrCanceled: the client left a write.
 	ErrCanceled = errors.New("router: request canceled by the client")
-	// ErrTooManyRequests: MaxPending requests are under way.
+	// ErrTooManyRequests: MaxPending requests are under way, MaxHeldBytes are
+	// held, or the queue of a range is full.
 	ErrTooManyRequests = errors.New("router: too many requests")
 	// ErrStopped: the router was stopped.
 	ErrStopped = errors.New("router: stopped")
@@ -126,7 +135,9 @@ type Router struct {
 	answered atomic.Int64
 
 	pending, pendingWrites atomic.Int64
-	counters               counters
+	// held counts what MaxHeldBytes bounds.
+	held     atomic.Int64
+	counters counters
 
 	waiters waiterPool
 	// stopped are closed by Stop. Requests wait on one of several: a channel that

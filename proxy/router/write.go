@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/mvcc"
 )
@@ -28,6 +29,8 @@ type write struct {
 	done func(*mvcc.Result, error)
 
 	spans []mvcc.Access
+	// size of the request in memory, in bytes.
+	size int64
 	// checked: the explicit revisions of the transaction were held against
 	// point; strict: one of them is out of bounds or negative, so the
 	// evaluation must see point (it runs here, under latches).
@@ -47,8 +50,35 @@ type write struct {
 
 func (o *write) start() {
 	o.spans = o.req.Spans()
+	o.size = requestBytes(o.req)
 	o.begin()
 }
+
+// requestBytes is about what a request takes in memory.
+func requestBytes(req *mvcc.Request) int64 {
+	const overhead = 512
+	switch {
+	case req.Put != nil:
+		return int64(overhead + len(req.Put.Key) + len(req.Put.Value))
+	case req.Txn != nil:
+		return int64(overhead + proto.Size(req.Txn))
+	}
+	return int64(overhead + len(req.DeleteRange.GetKey()) + len(req.DeleteRange.GetRangeEnd()))
+}
+
+// hold counts the write as held by a range or by S until letGo. False: there is
+// no room; without takes it all the same.
+func (o *write) hold(without bool) bool {
+	if o.r.held.Add(o.size) <= o.r.cfg.MaxHeldBytes || without {
+		return true
+	}
+	o.r.held.Add(-o.size)
+	return false
+}
+
+func (o *write) letGo() { o.r.held.Add(-o.size) }
+
+var errHeld = errors.New("router: the ranges hold too many writes")
 
 // cancel leaves the write. What was sent goes on; latches are given back.
 func (o *write) cancel() {
@@ -111,6 +141,10 @@ func (o *write) begin() {
 	case len(parts) == 0: // a transaction of no operation but nested ones
 		o.asRead()
 	case len(parts) == 1 && !o.strict:
+		if !o.hold(false) {
+			o.finish(nil, fmt.Errorf("%w (%w)", ErrTooManyRequests, errHeld))
+			return
+		}
 		d := o.dir.ranges[parts[0].index]
 		o.r.cfg.Ranges.Write(d.RangeId, d.Epoch, o.req, o.written)
 	default:
@@ -132,6 +166,7 @@ func (o *write) again(err error) {
 
 // written takes the answer of the range's leader; on the range's worker.
 func (o *write) written(w WriteResult) {
+	o.letGo()
 	switch {
 	case w.NoEffect || isEvaluationError(w.Err):
 		o.asRead()
