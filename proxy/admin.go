@@ -12,6 +12,11 @@ import (
 	"github.com/hawser-kv/hawser/proxy/router"
 )
 
+// maxBoundaryBytes bounds the first key of a range. Boundaries are in every
+// descriptor: in memory, in the directory that each node gets, in lists of
+// ranges, which must fit into a message. A prefix splits as well as a long key.
+const maxBoundaryBytes = 4 << 10
+
 // adminServer is the operators' service.
 type adminServer struct {
 	adminpb.UnimplementedAdminServer
@@ -86,8 +91,14 @@ func (s *adminServer) SplitRange(ctx context.Context, r *adminpb.SplitRangeReque
 		}
 		key = half
 	}
-	if len(key) == 0 {
+	switch _, half := r.At.(*adminpb.SplitRangeRequest_RangeId); {
+	case len(key) == 0:
 		return nil, status.Error(codes.InvalidArgument, "hawser: the key to split at is empty")
+	case len(key) > maxBoundaryBytes && half:
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"hawser: the key in the middle has %d bytes, and a range begins with at most %d; split at a shorter key", len(key), maxBoundaryBytes)
+	case len(key) > maxBoundaryBytes:
+		return nil, status.Errorf(codes.InvalidArgument, "hawser: the key to split at has %d bytes, and a range begins with at most %d", len(key), maxBoundaryBytes)
 	}
 	left, right, err := s.router.Split(ctx, key)
 	if errors.Is(err, router.ErrBoundaryExists) {

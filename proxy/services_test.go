@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -176,6 +177,7 @@ func TestAdminSplitsAndDescribes(t *testing.T) {
 		{at("z"), codes.AlreadyExists},
 		{at(""), codes.InvalidArgument},
 		{&adminpb.SplitRangeRequest{}, codes.InvalidArgument},
+		{at(strings.Repeat("k", maxBoundaryBytes+1)), codes.InvalidArgument},
 		{&adminpb.SplitRangeRequest{At: &adminpb.SplitRangeRequest_RangeId{RangeId: 99}}, codes.NotFound},
 		{at("m"), codes.OK},
 	} {

@@ -141,6 +141,15 @@ func boundary(key []byte) string {
 	return strconv.Quote(string(key))
 }
 
+// shortBoundary is boundary for a message about one key, however long it is.
+func shortBoundary(key []byte) string {
+	const most = 256
+	if len(key) <= most {
+		return boundary(key)
+	}
+	return fmt.Sprintf("%s... (%d bytes)", boundary(key[:most]), len(key))
+}
+
 func replicaList(replicas []replicaJSON) string {
 	texts := make([]string, len(replicas))
 	for i, r := range replicas {

@@ -202,7 +202,7 @@ func describeSplitFailure(err error, req *adminpb.SplitRangeRequest, of int) err
 	}
 	what := fmt.Sprintf("split of range %d", req.GetRangeId())
 	if key := req.GetKey(); key != nil {
-		what = "split at " + boundary(key)
+		what = "split at " + shortBoundary(key)
 	}
 	if exit.code == exitNoAnswer {
 		return failf(exit.code, "%s: %w; it may have been done all the same", what, exit.err)
