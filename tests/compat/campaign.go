@@ -154,6 +154,7 @@ func (c Campaign) run(t testing.TB, next func(*Runner) (Op, bool)) (ops []Op, d 
 	name := c.Target.Name()
 	if name == (Etcd{}).Name() {
 		name = "second etcd"
+		c.Runner.BothEtcd = true
 	}
 	runner, err := NewRunner(ctx, a, b, [2]string{"etcd", name}, c.Runner)
 	if err != nil {

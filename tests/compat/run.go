@@ -24,6 +24,7 @@ type Runner struct {
 
 	watching watching
 	tolerate func(*Difference) bool
+	bothEtcd bool
 	stats    stats
 	ids      [2]serverIDs
 }
@@ -61,6 +62,8 @@ func (d *Difference) String() string {
 type RunnerOptions struct {
 	// Patience bounds the wait for one answer or for the events a watcher is owed; zero means answerWithin.
 	Patience time.Duration
+	// BothEtcd says that the second server is an etcd, too, and differs as one.
+	BothEtcd bool
 	// OptionsB are dial options for the second server only, for tests that falsify its answers.
 	OptionsB []grpc.DialOption
 	// Tolerate, if set, is asked about each difference in answers and events; the run goes on if it says so. Use it to see more
@@ -82,7 +85,7 @@ func NewRunner(ctx context.Context, a, b Server, names [2]string, opts RunnerOpt
 		sideA.close()
 		return nil, err
 	}
-	r := &Runner{a: sideA, b: sideB, tolerate: opts.Tolerate, State: newState(), stats: newStats()}
+	r := &Runner{a: sideA, b: sideB, tolerate: opts.Tolerate, bothEtcd: opts.BothEtcd, State: newState(), stats: newStats()}
 	if err := r.startJournals(ctx); err != nil {
 		r.Close()
 		return nil, err
@@ -161,8 +164,12 @@ func (r *Runner) do(ctx context.Context, op Op) *Difference {
 
 func (r *Runner) callBoth(ctx context.Context, op Op) (a, b *answer) {
 	done := make(chan *answer)
+	reference := referenceOp(op)
+	if r.bothEtcd {
+		op = reference
+	}
 	go func() { done <- r.b.call(ctx, op) }()
-	a = r.a.call(ctx, referenceOp(op))
+	a = r.a.call(ctx, reference)
 	return a, <-done
 }
 
