@@ -91,14 +91,7 @@ func ReadSettings(t testing.TB) Settings {
 func (c Campaign) Run(t *testing.T, settings Settings) {
 	t.Helper()
 	t.Logf("seed %d, %d steps, %d ranges", c.Seed, c.Steps, c.Ranges)
-	if settings.All > 0 {
-		seen := 0
-		c.Runner.Tolerate = func(d *Difference) bool {
-			t.Errorf("seed %d, %d ranges: %s", c.Seed, c.Ranges, d)
-			seen++
-			return seen < settings.All
-		}
-	}
+	c.tolerate(t, settings.All)
 	generator := NewGenerator(c.Seed, c.Steps, c.Ranges)
 	made := 0
 	ops, difference, met := c.run(t, func(r *Runner) (Op, bool) {
@@ -123,10 +116,23 @@ func (c Campaign) Run(t *testing.T, settings Settings) {
 // Replay runs recorded steps until the first difference, which fails the test.
 func (c Campaign) Replay(t *testing.T, settings Settings, ops []Op) {
 	t.Helper()
+	c.tolerate(t, settings.All)
 	ops, difference, met := c.run(t, sequence(ops))
 	t.Log(met)
 	if difference != nil {
 		c.report(t, settings, ops, difference)
+	}
+}
+
+// tolerate lets a run report up to a number of differences.
+func (c *Campaign) tolerate(t *testing.T, all int) {
+	if all == 0 {
+		return
+	}
+	c.Runner.Tolerate = func(d *Difference) bool {
+		t.Errorf("seed %d, %d ranges: %s", c.Seed, c.Ranges, d)
+		all--
+		return all > 0
 	}
 }
 
