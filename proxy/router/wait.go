@@ -9,15 +9,21 @@ import (
 )
 
 // waiter is the caller's side of one request: the goroutine that waits, and
-// runs what the state machine of the request gives to Exec. Pooled: a request
-// that ends in time leaves nothing behind.
+// runs what the state machine of the request gives to Exec. Pooled: a
+// continuation that comes late, void as it is, must not reach the request that
+// has the waiter by then, so each names its own.
 type waiter struct {
-	// next holds the continuation that is outstanding, and may hold a void one
-	// before it (Exec).
-	next  chan func()
+	// ready has room for one: there may be something in the queue.
+	ready chan struct{}
 	timer *time.Timer
 	// stopped is closed when the router stops.
 	stopped <-chan struct{}
+	mu      struct {
+		sync.Mutex
+		// request numbers the requests that had this waiter.
+		request uint64
+		queue   []func()
+	}
 }
 
 type waiterPool struct {
@@ -32,27 +38,48 @@ func (p *waiterPool) get(timeout time.Duration) *waiter {
 		return w
 	}
 	stopped := p.stopped[p.made.Add(1)%uint64(len(p.stopped))]
-	return &waiter{next: make(chan func(), 2), timer: time.NewTimer(timeout), stopped: stopped}
+	return &waiter{ready: make(chan struct{}, 1), timer: time.NewTimer(timeout), stopped: stopped}
 }
 
-// put takes back a waiter of a finished request; nobody holds it any more but,
-// seldom, for a void continuation, which is dropped here.
+// put takes back a waiter of a finished request.
 func (p *waiterPool) put(w *waiter) {
 	w.timer.Stop()
-	select {
-	case <-w.next:
-	default:
-	}
+	w.mu.Lock()
+	w.mu.request++
+	clear(w.mu.queue)
+	w.mu.queue = w.mu.queue[:0]
+	w.mu.Unlock()
 	p.pool.Put(w)
 }
 
-// exec is the Exec of the request.
-func (w *waiter) exec(f func()) {
-	select {
-	case w.next <- f:
-	default:
-		panic("router: a request has three continuations outstanding")
+// exec returns the Exec of the request that has the waiter now.
+func (w *waiter) exec() Exec {
+	w.mu.Lock()
+	request := w.mu.request
+	w.mu.Unlock()
+	return func(f func()) {
+		w.mu.Lock()
+		if w.mu.request == request {
+			w.mu.queue = append(w.mu.queue, f)
+		}
+		w.mu.Unlock()
+		select {
+		case w.ready <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// take returns the next continuation, nil if there is none.
+func (w *waiter) take() (f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.mu.queue) > 0 {
+		f = w.mu.queue[0]
+		w.mu.queue[0] = nil
+		w.mu.queue = append(w.mu.queue[:0], w.mu.queue[1:]...)
+	}
+	return f
 }
 
 // wait runs one request and waits for it on the caller's goroutine. start
@@ -81,13 +108,17 @@ func wait[T any](ctx context.Context, r *Router, isWrite bool, start func(exec E
 		return out, ErrStopped
 	default:
 	}
-	cancel := start(w.exec, func(v T, e error) {
-		w.exec(func() { out, err, finished = v, e, true })
+	exec := w.exec()
+	cancel := start(exec, func(v T, e error) {
+		exec(func() { out, err, finished = v, e, true })
 	})
 	for !finished {
-		select {
-		case f := <-w.next:
+		if f := w.take(); f != nil {
 			f()
+			continue
+		}
+		select {
+		case <-w.ready:
 		case <-ctx.Done():
 			cancel()
 			return out, leftError(ctx.Err(), isWrite)
