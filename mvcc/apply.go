@@ -42,6 +42,7 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 		if err != nil {
 			return fmt.Errorf("mvcc: stage version of %q at %d: %w", e.Key, rev, err)
 		}
+		s.known.add(e.Key)
 		s.recent.put(e.Key, rev, e.Sub, row)
 		event := b.SetDeferred(eventKeyHeaderLen+len(e.Key), 1)
 		appendEventKey(event.Key[:0], rev, e.Sub, e.Key)

@@ -166,6 +166,7 @@ func (s *Store) ReleaseBoundary(b *pebble.Batch, key []byte) error {
 // Open counts anew.
 func (s *Store) InvalidateCounts(b *pebble.Batch, start, end []byte) error {
 	s.recent.clear()
+	s.known.restart()
 	return s.counts.Invalidate(b, start, end)
 }
 
@@ -173,6 +174,7 @@ func (s *Store) InvalidateCounts(b *pebble.Batch, start, end []byte) error {
 // was applied to the span is committed, and nothing is applied meanwhile.
 func (s *Store) RebuildCounts(start, end []byte) error {
 	s.recent.clear()
+	s.known.restart()
 	return s.counts.Reset(start, end, keyScanner{s})
 }
 

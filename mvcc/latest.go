@@ -41,6 +41,9 @@ func (l *Latest) Get(key []byte) (*mvccpb.KeyValue, error) {
 	if kv, ok, err := l.s.recentGet(key, l.rev); ok || err != nil {
 		return kv, errors.Join(err, l.s.checkReadable(l.rev))
 	}
+	if l.s.known.never(key) {
+		return nil, l.s.checkReadable(l.rev)
+	}
 	c, err := l.open(nil, nil, true)
 	if err != nil {
 		return nil, err
@@ -52,6 +55,9 @@ func (l *Latest) Get(key []byte) (*mvccpb.KeyValue, error) {
 func (l *Latest) head(key []byte) (head, error) {
 	if h, ok := l.s.recentHead(key, l.rev); ok {
 		return h, l.s.checkReadable(l.rev)
+	}
+	if l.s.known.never(key) {
+		return head{}, l.s.checkReadable(l.rev)
 	}
 	c, err := l.open(nil, nil, true)
 	if err != nil {

@@ -342,6 +342,12 @@ func (u *storeUnderTest) applySome() {
 	}
 	u.pending = u.pending[n:]
 	u.overlay.Applied(u.applied)
+	if u.rng.IntN(100) == 0 {
+		u.s.known.restart()
+	}
+	if _, err := u.s.TendKnown(1 + u.rng.IntN(5)); err != nil {
+		u.t.Fatal(err)
+	}
 	if u.s.counts.NeedsMaintenance() {
 		if err := u.s.counts.Maintain(keyScanner{u.s}, 1); err != nil {
 			u.t.Fatal(err)

@@ -109,6 +109,9 @@ func (n *Snapshot) usesRecent() bool { return n.base.rev != latestRevision }
 // If it is the newest of all, the recent versions learn it.
 func (n *Snapshot) seek(key []byte) (v version, modRevision int64, found bool, err error) {
 	b := n.base
+	if n.s.known.never(key) {
+		return v, 0, false, nil
+	}
 	if err := b.pin(); err != nil {
 		return v, 0, false, err
 	}

@@ -55,6 +55,7 @@ type Store struct {
 	compaction compaction
 
 	recent *recent
+	known  *known
 
 	cursors sync.Pool // of *cursor, without an engine iterator
 }
@@ -77,6 +78,15 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 		return nil, err
 	}
 	if err := s.loadCounts(opts.Counts); err != nil {
+		return nil, err
+	}
+	live, err := s.count(nil, nil, latestRevision)
+	if err != nil {
+		return nil, err
+	}
+	s.known = newKnown(2 * live)
+	// All of a small store; some milliseconds.
+	if _, err := s.TendKnown(openKnownKeys); err != nil {
 		return nil, err
 	}
 	return s, nil

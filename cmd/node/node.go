@@ -19,7 +19,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/cmd/config"
@@ -164,6 +163,7 @@ func (n *Node) run(ctx context.Context) error {
 	c.Compactor.Start(func(err error) { n.fail(err) })
 	n.background(n.tickReaders)
 	n.background(n.watchStore)
+	n.background(n.tendKnown)
 	c.Begin()
 	// Serving begins when S answers: everything a client may ask rests on it.
 	if _, _, err := c.current(ctx); err != nil {
@@ -195,6 +195,32 @@ func (n *Node) tickReaders() {
 	}
 }
 
+// tendKnown takes the keys that were there at the start into the filter of known
+// keys, 200,000 a second, and looks now and then whether there is more to do.
+func (n *Node) tendKnown() {
+	const stepKeys, pause, rest = 2000, 10 * time.Millisecond, 10 * time.Second
+	t := time.NewTicker(pause)
+	defer t.Stop()
+	for {
+		select {
+		case <-n.stopping:
+			return
+		case <-t.C:
+		}
+		done, err := n.core.MVCC.TendKnown(stepKeys)
+		switch {
+		case err != nil:
+			// It is only slower without; reads of the same rows tell of damage.
+			n.log.Warn("filter of known keys", zap.Error(err))
+			t.Reset(rest)
+		case done:
+			t.Reset(rest)
+		default:
+			t.Reset(pause)
+		}
+	}
+}
+
 func (n *Node) watchStore() {
 	select {
 	case <-n.stopping:
@@ -211,27 +237,37 @@ func (n *Node) fail(err error) {
 	})
 }
 
-// current asks S for the current revision and the compacted one.
+// askAgainAfter is the pause before S is asked again when it does not serve.
+const askAgainAfter = 20 * time.Millisecond
+
+// current asks S for the current revision and the compacted one; while S does
+// not serve (no leader, a hand-over) it is asked again.
 func (c *Core) current(ctx context.Context) (revision, compacted int64, err error) {
 	type answer struct {
 		a   *placementpb.QueryAnswer
 		err error
 	}
-	got := make(chan answer, 1)
-	c.Client.Query(nil, func(a *placementpb.QueryAnswer, err error) { got <- answer{a, err} })
-	select {
-	case a := <-got:
-		if a.err != nil {
-			return 0, 0, a.err
+	for {
+		got := make(chan answer, 1)
+		c.Client.Query(nil, func(a *placementpb.QueryAnswer, err error) { got <- answer{a, err} })
+		select {
+		case a := <-got:
+			if a.err != nil {
+				return 0, 0, a.err
+			}
+			if !a.a.Refused {
+				return a.a.Revision, a.a.Compacted, nil
+			}
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		case <-c.Store.Failed():
+			return 0, 0, c.Store.Err()
 		}
-		if a.a.Refused {
-			return 0, 0, fmt.Errorf("the sequencer refused a query: %s", a.a.Reason)
+		select {
+		case <-time.After(askAgainAfter):
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
 		}
-		return a.a.Revision, a.a.Compacted, nil
-	case <-ctx.Done():
-		return 0, 0, ctx.Err()
-	case <-c.Store.Failed():
-		return 0, 0, c.Store.Err()
 	}
 }
 
@@ -335,7 +371,7 @@ func (n *Node) serve() error {
 		Router:  c.Router,
 		Watch: proxy.NewWatchServer(proxy.WatchConfig{
 			Service: c.Watch, Current: c.current,
-			Previous:      func(key []byte, rev int64) (*mvccpb.KeyValue, error) { return c.MVCC.PrevKV(key, rev+1) },
+			Previous:      history{c.MVCC}.previous,
 			FillHeader:    proxy.FillHeader(c.ClusterID, c.NodeID, c),
 			FragmentBytes: n.cfg.MaxRequestBytes + 512<<10,
 			Stopping:      n.draining,
