@@ -66,7 +66,7 @@ func newBackend(t testing.TB, cfg router.Config, boundaries ...string) *backend 
 	if b.store, err = mvcc.Open(db, mvcc.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	b.mu.next = 2
+	b.mu.next, b.mu.compacted = 2, -1
 	start := ""
 	for i, end := range append(boundaries, "") {
 		b.mu.dir = append(b.mu.dir, &rangepb.RangeDescriptor{RangeId: uint64(i + 1), Epoch: 1, Start: []byte(start), End: []byte(end)})

@@ -100,7 +100,7 @@ func newWorld(t testing.TB, seed int64, boundaries ...string) *world {
 	}
 	w := &world{
 		t: t, rnd: rand.New(rand.NewSource(seed)), store: store, db: db,
-		next: 2, last: map[uint64]int64{}, closed: map[uint64]bool{}, aborted: map[uint64]bool{},
+		next: 2, compacted: -1, last: map[uint64]int64{}, closed: map[uint64]bool{}, aborted: map[uint64]bool{},
 		log: map[int64][]mvcc.Effect{}, ranges: map[uint64]*fakeRange{}, nudged: map[uint64]int{},
 	}
 	start := ""

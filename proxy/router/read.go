@@ -204,13 +204,8 @@ func (o *read) answered(attempt int, a *placementpb.QueryAnswer, err error) {
 }
 
 // compactedOf returns etcd's form of the compacted revision: -1 while nothing
-// was compacted (contract X6).
-func compactedOf(rev int64) int64 {
-	if rev <= 0 {
-		return -1
-	}
-	return rev
-}
+// was compacted (contract X6); 0 is a compaction like any other.
+func compactedOf(rev int64) int64 { return max(rev, -1) }
 
 func (o *read) await(attempt int) {
 	o.mu.Lock()

@@ -278,13 +278,14 @@ func TestExplicitRevisionsInTransactions(t *testing.T) {
 		want       error
 		noEffectOK bool
 	}{
-		{then: 2},
-		{then: 3},
-		{then: 4, want: mvcc.ErrFutureRev},
-		{then: 99, want: mvcc.ErrFutureRev},
-		{then: 2, els: 99},
-		{then: -1},
-		{then: -2, want: mvcc.ErrCompacted},
+		{then: 2, compacted: -1},
+		{then: 3, compacted: -1},
+		{then: 4, compacted: -1, want: mvcc.ErrFutureRev},
+		{then: 99, compacted: -1, want: mvcc.ErrFutureRev},
+		{then: 2, els: 99, compacted: -1},
+		{then: -1, compacted: -1},
+		{then: -2, compacted: -1, want: mvcc.ErrCompacted},
+		{then: -1, compacted: 0, want: mvcc.ErrCompacted},
 		{then: -1, compacted: 2, want: mvcc.ErrCompacted},
 		{then: 2, compacted: 3, want: mvcc.ErrCompacted},
 		{then: 2, compacted: 2},

@@ -29,7 +29,8 @@ type Frontier struct {
 	mu struct {
 		sync.RWMutex
 		// revision is the R of the newest cut; 0 before the first.
-		revision  int64
+		revision int64
+		// compacted revision, -1 while nothing was compacted.
 		compacted int64
 		// layout counts the changes of the directory.
 		layout uint64
@@ -61,6 +62,7 @@ type mark struct {
 // NewFrontier returns a frontier that has seen no cut.
 func NewFrontier() *Frontier {
 	f := &Frontier{}
+	f.mu.compacted = -1
 	f.mu.byID = make(map[uint64]*mark)
 	f.mu.resolved = make(map[uint64]int64)
 	f.mu.pending = make(map[uint64]*mark)
