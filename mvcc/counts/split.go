@@ -171,18 +171,34 @@ func sameEnd(a, b []byte) bool {
 
 // scanChanges collects what the keys of a span say of their history.
 func scanChanges(scan Scanner, start, end []byte, after int64) ([]keyChange, error) {
-	var out []keyChange
+	out := make([]keyChange, 0, DefaultRunKeys)
+	var copies keyCopies
 	err := scan.History(start, end, after, func(key []byte, rev int64, delta int) error {
 		c := keyChange{rev: rev, delta: int64(delta)}
 		if n := len(out); n > 0 && bytes.Equal(out[n-1].key, key) {
 			c.key = out[n-1].key
 		} else {
-			c.key = slices.Clone(key)
+			c.key = copies.add(key)
 		}
 		out = append(out, c)
 		return nil
 	})
 	return out, err
+}
+
+// keyCopies copies keys into few large slices: a split looks at a thousand keys
+// and keeps two.
+type keyCopies struct{ room []byte }
+
+const keyCopiesBytes = 16 << 10
+
+func (k *keyCopies) add(key []byte) []byte {
+	if cap(k.room)-len(k.room) < len(key) {
+		k.room = make([]byte, 0, max(keyCopiesBytes, len(key)))
+	}
+	from := len(k.room)
+	k.room = append(k.room, key...)
+	return k.room[from:len(k.room):len(k.room)]
 }
 
 // part is what belongs to one run to be.
@@ -231,7 +247,7 @@ func (x *Index) partition(changes []keyChange, atLeast int64) []part {
 // runOf makes the run of a part. Changes at or below the forgotten revision are
 // only counted.
 func (x *Index) runOf(p part) *run {
-	r := x.newRun(p.start)
+	r := x.newRun(slices.Clone(p.start)) // its array holds many keys
 	r.count, r.hist = x.fold(p.changes)
 	for _, c := range p.changes {
 		if c.rev > x.mu.forgotten {
