@@ -124,7 +124,7 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 
 func (c *Core) openEngine() error {
 	opts := mvcc.EngineOptions(c.cfg.FS)
-	opts.Logger = store.EngineLogger(c.log)
+	opts.Logger, opts.EventListener = store.EngineLogger(c.log), store.EngineEvents(c.log)
 	if c.cfg.Engine != nil {
 		c.cfg.Engine(opts)
 	}
@@ -223,7 +223,7 @@ func (c *Core) wire() (err error) {
 	}
 
 	wc := c.cfg.Watch
-	wc.History, wc.Logger = c.MVCC, c.log
+	wc.History, wc.Logger = history{c.MVCC}, c.log
 	c.Watch = watch.NewService(c.Frontier, wc)
 	for _, id := range ids {
 		if resolved, ok := c.Readers.Resolved(id); ok {

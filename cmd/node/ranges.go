@@ -62,7 +62,7 @@ func (r ranges) View(rev int64, pieces []router.Piece) (router.View, error) {
 	if err != nil {
 		return nil, viewError(pieces, err)
 	}
-	return v, nil
+	return &guardedView{View: v, guard: guard{r.c, pieces}, close: v.Close}, nil
 }
 
 // HashEntries hashes the pieces in the local engine.
@@ -74,7 +74,7 @@ func (r ranges) HashEntries(rev, compacted int64, pieces []router.Piece) ([]mvcc
 	for _, p := range pieces {
 		entries, err := r.c.MVCC.HashEntries(p.Start, p.End, rev, compacted)
 		if err != nil {
-			return nil, viewError(pieces, err)
+			return nil, viewError(pieces, guard{r.c, pieces}.check(p.Start, err))
 		}
 		all = append(all, entries...)
 	}
@@ -109,6 +109,7 @@ func routerError(rangeID uint64, err error) error {
 	out := &router.RangeError{Kind: router.Unknown, RangeID: rangeID, Err: err}
 	var re *replica.RangeError
 	switch {
+	case errors.As(err, &out):
 	case errors.Is(err, replica.ErrLeaseNotFound):
 		return mvcc.ErrLeaseNotFound
 	case errors.As(err, &re):

@@ -75,6 +75,10 @@ type Unlatch struct {
 // (R5). It is an inbox item.
 type Nudge struct{}
 
+// Damage says that a reader found the range's data in the engine damaged. The
+// replica stops. It is an inbox item.
+type Damage struct{ Err error }
+
 // SessionChanged says that the node's session with the sequencer began, ended
 // or was replaced; the replica asks its SequencerLink. It is an inbox item for
 // every loaded replica.

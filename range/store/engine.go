@@ -30,6 +30,20 @@ func (l engineLogger) Fatalf(format string, args ...any) {
 	panic(fatal)
 }
 
+// EngineEvents returns the listener to open the node's engine with. Damage that
+// the engine finds in a file is logged; who was reading gets it as an error and
+// stops what it concerns. Left to itself the engine would end the process, and
+// with it every range whose data is good.
+func EngineEvents(l *zap.Logger) *pebble.EventListener {
+	l = l.Named("engine")
+	return &pebble.EventListener{
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			l.Error("damaged file", zap.String("path", info.Path), zap.Stringer("bounds", info.Bounds),
+				zap.String("error", info.Details.Error()))
+		},
+	}
+}
+
 // FatalError is what EngineLogger panics with.
 type FatalError struct {
 	Message string

@@ -1,0 +1,92 @@
+package node
+
+import (
+	"bytes"
+
+	"github.com/cockroachdb/pebble/v2"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/range/replica"
+)
+
+// guard stops the replica whose data a read finds damaged: from then on the
+// range answers that it is corrupt, until the node starts again.
+type guard struct {
+	c      *Core
+	pieces []router.Piece
+}
+
+// check turns the damage of the data at or behind key into the range's error.
+// Other errors pass.
+func (g guard) check(key []byte, err error) error {
+	if err == nil || !pebble.IsCorruptionError(err) || len(g.pieces) == 0 {
+		return err
+	}
+	at := g.pieces[0].RangeID
+	for _, p := range g.pieces {
+		if bytes.Compare(p.Start, key) <= 0 {
+			at = p.RangeID
+		}
+	}
+	g.c.Store.Post(at, replica.Damage{Err: err})
+	return &router.RangeError{Kind: router.Corrupt, RangeID: at, Err: err}
+}
+
+// guardedView is a view that looks for damage in what it reads.
+type guardedView struct {
+	mvcc.View
+	guard
+	close func() error
+}
+
+func (v *guardedView) Close() error { return v.close() }
+
+func (v *guardedView) Get(key []byte) (*mvccpb.KeyValue, error) {
+	kv, err := v.View.Get(key)
+	return kv, v.check(key, err)
+}
+
+func (v *guardedView) Scan(start, end []byte, opt mvcc.ScanOptions, fn func(*mvccpb.KeyValue) (bool, error)) error {
+	at := start
+	err := v.View.Scan(start, end, opt, func(kv *mvccpb.KeyValue) (bool, error) {
+		at = kv.Key
+		return fn(kv)
+	})
+	return v.check(at, err)
+}
+
+func (v *guardedView) Count(start, end []byte) (int64, error) {
+	n, err := v.View.Count(start, end)
+	return n, v.check(start, err)
+}
+
+func (v *guardedView) At(rev int64) (mvcc.View, error) {
+	other, err := v.View.At(rev)
+	if err != nil {
+		return nil, v.check(nil, err)
+	}
+	return &guardedView{View: other, guard: v.guard}, nil
+}
+
+// history is the history that watchers read. Its damage ends their streams.
+type history struct{ store *mvcc.Store }
+
+func (h history) Events(start, end []byte, after, upTo int64, prevKV bool, fn func(mvcc.Event) (bool, error)) error {
+	return asCorrupt(h.store.Events(start, end, after, upTo, prevKV, fn))
+}
+
+// previous reads the version of a key at a revision.
+func (h history) previous(key []byte, rev int64) (*mvccpb.KeyValue, error) {
+	kv, err := h.store.PrevKV(key, rev+1)
+	return kv, asCorrupt(err)
+}
+
+// asCorrupt makes damage what clients know as such.
+func asCorrupt(err error) error {
+	if err == nil || !pebble.IsCorruptionError(err) {
+		return err
+	}
+	return &router.RangeError{Kind: router.Corrupt, Err: err}
+}
