@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,8 +15,6 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/hawser-kv/hawser/tests/testcluster"
 )
@@ -95,40 +94,62 @@ func made(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir)
-	fill(t, p, 50)
+	fill(t, p.address, 50)
 	p.stop(t)
 	return dir
 }
 
-func keyName(i int) string   { return fmt.Sprintf("key-%05d", i) }
-func valueOf(i int) []byte   { return bytes.Repeat(fmt.Appendf(nil, "<%05d>", i), 150) }
-func splitKeys(i int) string { return keyName(i) }
+func keyName(i int) string { return fmt.Sprintf("key-%05d", i) }
 
-func fill(t *testing.T, p *process, n int) {
+// valueOf is what fill writes: one kilobyte that cannot be compressed.
+func valueOf(i int) []byte {
+	b := make([]byte, 1024)
+	_, _ = rand.NewChaCha8([32]byte{byte(i), byte(i >> 8)}).Read(b) // never fails
+	return b
+}
+
+// page is how many keys fill writes, and readable reads, at once.
+const page = 100
+
+func fill(t *testing.T, address string, n int) {
 	t.Helper()
-	kv := pb.NewKVClient(at(p).conn(t))
-	for i := range n {
-		if _, err := kv.Put(within(t), &pb.PutRequest{Key: []byte(keyName(i)), Value: valueOf(i)}); err != nil {
-			t.Fatalf("put %s: %v", keyName(i), err)
+	kv := pb.NewKVClient(at(address).conn(t))
+	for i := 0; i < n; i += page {
+		txn := &pb.TxnRequest{}
+		for k := i; k < min(i+page, n); k++ {
+			txn.Success = append(txn.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+				RequestPut: &pb.PutRequest{Key: []byte(keyName(k)), Value: valueOf(k)}}})
+		}
+		if _, err := kv.Txn(within(t), txn); err != nil {
+			t.Fatalf("put %s and others: %v", keyName(i), err)
 		}
 	}
 }
 
-// readable reads keys one by one. Each is answered as it was written, or with
-// an error that says that there is damage: never with anything else. It returns
-// how many were damaged.
-func readable(t *testing.T, p *process, n int) (damaged int) {
+// readable reads what fill wrote. It is answered as it was written, or with an
+// error that says that there is damage: never with anything else. It returns how
+// many keys were not answered.
+func readable(t *testing.T, address string, n int) (damaged int) {
 	t.Helper()
-	kv := pb.NewKVClient(at(p).conn(t))
-	for i := range n {
-		resp, err := kv.Range(within(t), &pb.RangeRequest{Key: []byte(keyName(i))})
+	kv := pb.NewKVClient(at(address).conn(t))
+	for i := 0; i < n; i += page {
+		end := min(i+page, n)
+		resp, err := kv.Range(within(t), &pb.RangeRequest{Key: []byte(keyName(i)), RangeEnd: []byte(keyName(end))})
 		switch {
-		case status.Code(err) == codes.DataLoss && strings.Contains(err.Error(), "etcdserver: corrupt cluster"):
-			damaged++
+		case isCorrupt(err):
+			damaged += end - i
+			continue
 		case err != nil:
-			t.Errorf("get %s: %v", keyName(i), err)
-		case resp.Count != 1 || len(resp.Kvs) != 1 || !bytes.Equal(resp.Kvs[0].Value, valueOf(i)):
-			t.Errorf("get %s: wrong data: %v", keyName(i), resp)
+			t.Errorf("get %s and others: %v", keyName(i), err)
+			continue
+		case len(resp.Kvs) != end-i:
+			t.Errorf("get %s and others: %d keys of %d", keyName(i), len(resp.Kvs), end-i)
+			continue
+		}
+		for k, kv := range resp.Kvs {
+			if string(kv.Key) != keyName(i+k) || !bytes.Equal(kv.Value, valueOf(i+k)) {
+				t.Errorf("get %s and others: %s has a wrong value", keyName(i), kv.Key)
+			}
 		}
 	}
 	return damaged
@@ -137,9 +158,9 @@ func readable(t *testing.T, p *process, n int) (damaged int) {
 func TestDataDirectoryInUse(t *testing.T) {
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir)
-	fill(t, p, 10)
+	fill(t, p.address, 10)
 	refused(t, dir, "in use by another process", "choose another --data-dir")
-	if n := readable(t, p, 10); n > 0 {
+	if n := readable(t, p.address, 10); n > 0 {
 		t.Errorf("%d keys of the first process are damaged", n)
 	}
 	p.stop(t)
@@ -194,16 +215,21 @@ func TestDataDirectoryOfTwoClusters(t *testing.T) {
 // flip inverts a byte of a file at a part of its length, 0 to 1.
 func flip(t *testing.T, name string, part float64) {
 	t.Helper()
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipAt(t, name, int64(part*float64(info.Size()-1)))
+}
+
+// flipAt inverts the byte of a file at an offset.
+func flipAt(t *testing.T, name string, offset int64) {
+	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	offset := int64(part * float64(info.Size()-1))
 	var b [1]byte
 	if _, err := f.ReadAt(b[:], offset); err != nil {
 		t.Fatal(err)

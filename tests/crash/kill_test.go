@@ -117,7 +117,7 @@ func TestKilledServerLosesNothing(t *testing.T) {
 // revisionOf is the current revision of a server that no client uses yet.
 func revisionOf(t *testing.T, p *process) int64 {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///hawser", at(p).dialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///hawser", at(p.address).dialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}

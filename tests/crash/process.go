@@ -253,10 +253,10 @@ func (e *endpoint) client(tb testing.TB) *clientv3.Client {
 	return c
 }
 
-// at is the endpoint of one process.
-func at(p *process) *endpoint {
+// at is the endpoint of one address.
+func at(address string) *endpoint {
 	e := new(endpoint)
-	e.set(p)
+	e.address.Store(&address)
 	return e
 }
 

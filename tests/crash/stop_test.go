@@ -71,7 +71,7 @@ func splitAt(t *testing.T, conn *grpc.ClientConn, keys ...string) {
 func TestStopWithManyRanges(t *testing.T) {
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir)
-	conn := at(p).conn(t)
+	conn := at(p.address).conn(t)
 	var keys []string
 	for i := range 99 {
 		keys = append(keys, fmt.Sprintf("k%03d", i))
@@ -95,7 +95,7 @@ func TestStopWithManyRanges(t *testing.T) {
 	t.Logf("100 ranges stopped in %v", time.Since(began).Round(time.Millisecond))
 
 	p = start(t, dir)
-	conn = at(p).conn(t)
+	conn = at(p.address).conn(t)
 	kv = pb.NewKVClient(conn)
 	info, err := adminpb.NewAdminClient(conn).ServerInfo(within(t), &adminpb.ServerInfoRequest{})
 	if err != nil || info.Ranges != 100 {
@@ -116,7 +116,7 @@ func TestStopWithManyRanges(t *testing.T) {
 func TestSecondSignalEndsTheDrain(t *testing.T) {
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir, "--enable-pprof")
-	put(t, p, "a", "1")
+	put(t, p.address, "a", "1")
 	// A profile takes as long as one asks, here longer than the test.
 	profile := make(chan error, 1)
 	go func() {
@@ -152,7 +152,7 @@ func TestSecondSignalEndsTheDrain(t *testing.T) {
 	}
 	// It was no clean stop, but nothing is lost.
 	p = start(t, dir)
-	if got := get(t, p, "a"); got != "1" {
+	if got := get(t, p.address, "a"); got != "1" {
 		t.Errorf("a is %q", got)
 	}
 	p.stop(t)
@@ -164,7 +164,7 @@ func TestStopDuringStart(t *testing.T) {
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir)
 	usual := p.readyIn
-	last := put(t, p, "a", "1")
+	last := put(t, p.address, "a", "1")
 	p.stop(t)
 	rng := rand.New(rand.NewPCG(fromEnv(t, "HAWSER_CRASH_SEED", rand.Uint64()), 0))
 	for range 8 {
@@ -184,16 +184,16 @@ func TestStopDuringStart(t *testing.T) {
 		}
 	}
 	p = start(t, dir)
-	if rev := put(t, p, "a", "2"); rev != last+1 {
+	if rev := put(t, p.address, "a", "2"); rev != last+1 {
 		t.Errorf("a put has revision %d, the one before %d", rev, last)
 	}
 	p.stop(t)
 }
 
 // put puts a key and returns its revision.
-func put(t *testing.T, p *process, key, value string) int64 {
+func put(t *testing.T, address string, key, value string) int64 {
 	t.Helper()
-	resp, err := pb.NewKVClient(at(p).conn(t)).Put(within(t), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
+	resp, err := pb.NewKVClient(at(address).conn(t)).Put(within(t), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
 	if err != nil {
 		t.Fatalf("put %s: %v", key, err)
 	}
@@ -201,9 +201,9 @@ func put(t *testing.T, p *process, key, value string) int64 {
 }
 
 // get returns the value of a key, "" if there is none.
-func get(t *testing.T, p *process, key string) string {
+func get(t *testing.T, address string, key string) string {
 	t.Helper()
-	resp, err := pb.NewKVClient(at(p).conn(t)).Range(within(t), &pb.RangeRequest{Key: []byte(key)})
+	resp, err := pb.NewKVClient(at(address).conn(t)).Range(within(t), &pb.RangeRequest{Key: []byte(key)})
 	if err != nil {
 		t.Fatalf("get %s: %v", key, err)
 	}
