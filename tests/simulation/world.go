@@ -78,7 +78,6 @@ type simNode struct {
 	crashAfter int
 	crashed    bool
 	full       bool
-	readerTick int
 }
 
 func newWorld(opt Options) (*world, error) {
