@@ -15,6 +15,7 @@ LONG_TIMEOUT ?= 4h
 FUZZTIME     ?= 20s
 COMPAT_OPS   ?= 100000
 SIM_SEEDS    ?= 5000
+CRASH_KILLS  ?= 500
 BENCHCOUNT   ?= 6
 
 .DEFAULT_GOAL := help
@@ -51,6 +52,11 @@ compat: build ## COMPAT_OPS requests for each layout of ranges, beside a real et
 .PHONY: sim
 sim: ## SIM_SEEDS seeds of the simulated node, with faults
 	HAWSER_SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout $(LONG_TIMEOUT) $(TESTFLAGS) ./tests/simulation/...
+
+.PHONY: crash
+crash: build ## bin/hawser killed CRASH_KILLS times under load, on a real disk
+	HAWSER_BINARY=$(CURDIR)/bin/hawser HAWSER_CRASH_KILLS=$(CRASH_KILLS) \
+		go test -count=1 -v -timeout $(LONG_TIMEOUT) $(TESTFLAGS) ./tests/crash/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME each
