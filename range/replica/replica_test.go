@@ -100,11 +100,19 @@ func TestDamageFoundWhileRunningIsLoudAndStopsOneRange(t *testing.T) {
 	n := newInstantNode(t, descriptor(1, "", "m", 1, 1), descriptor(2, "m", "", 1, 1))
 	var loud bytes.Buffer
 	n.logger = warnings(&loud)
+	mustWrite(t, n.do(1, put("b", "1")))
+	// What the store remembers of its rows would hide the damage.
+	n.store.Stop()
+	if err := n.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.open()
 	mustWrite(t, n.do(1, put("a", "1")))
 
-	// A version that nobody can have written.
+	// A newer version, of revision 100, that nobody can have written.
 	lower, _ := mvcc.VersionSpan([]byte("b"), []byte("c"))
 	key := append(bytes.Clone(lower), bytes.Repeat([]byte{0xff}, 12)...)
+	key[len(lower)+7] ^= 100
 	key = append(key, 13)
 	if err := n.db.Set(key, []byte{0xee}, pebble.Sync); err != nil {
 		t.Fatal(err)

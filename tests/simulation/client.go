@@ -323,7 +323,7 @@ func (w *world) current() (int64, error) {
 			return 0, err
 		}
 	}
-	return 0, errors.New("S does not answer")
+	return 0, errors.New("the sequencer does not answer")
 }
 
 func (wt *simWatch) connect() {
