@@ -280,10 +280,14 @@ func (g *Group) Step(m *raftpb.Message) error {
 	return err
 }
 
-// Tick says that a tick's time has passed.
+// Tick says that a tick's time has passed. Time means nothing to a leader that is
+// alone: there is nobody to send heartbeats to or to hear from.
 func (g *Group) Tick() (err error) {
 	if g.failed != nil {
 		return g.failed
+	}
+	if g.soleVoter && g.state == raft.StateLeader {
+		return nil
 	}
 	defer g.guard(&err)
 	g.rn.Tick()
