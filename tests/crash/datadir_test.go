@@ -272,9 +272,10 @@ func TestDamagedDataDirectory(t *testing.T) {
 		parts         []float64
 	}{
 		{"manifest", "MANIFEST-*", []float64{0.02, 0.3, 0.6, 0.95}},
-		// Behind the flipped byte are records that were synced: they would be
-		// lost if the log were taken to end there.
-		{"log", "*.log", []float64{0.01, 0.3, 0.6}},
+		// Behind the flipped byte are records that say that it was synced: they
+		// would be lost if the log were taken to end there. Near the end of the
+		// log the engine cannot tell damage from a torn write.
+		{"log", "*.log", []float64{0.01, 0.3}},
 	} {
 		for _, part := range c.parts {
 			t.Run(fmt.Sprintf("%s at %v", c.name, part), func(t *testing.T) {
