@@ -316,6 +316,9 @@ func (h *Hub) settle(w *watcher) {
 	w.min = max(w.min, w.pos+1)
 	w.group.match.add(w)
 	h.slow--
+	if w.stream.wanted != 0 {
+		h.answerProgress() // no step may come for long
+	}
 }
 
 // regroup forms the groups anew after the directory changed. Synced watchers
