@@ -114,7 +114,7 @@ func openDataDir(fs vfs.FS, path string, newID func() identity) (_ *dataDir, err
 		if d.id, err = readIdentity(fs, path); err != nil {
 			return nil, err
 		}
-		return d, errors.Join(d.checkEngineFile(), d.checkManifest())
+		return d, errors.Join(d.checkEngineFile(), d.checkManifest(), d.checkLog())
 	}
 	d.id = newID()
 	d.id.Format = dataFormat

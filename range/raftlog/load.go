@@ -79,7 +79,7 @@ func (l *Log) loadState() error {
 	if key, row, err = l.mustRow(keys.KindApplied); err != nil {
 		return err
 	}
-	a, err := decodeApplied(key, row)
+	a, err := DecodeApplied(key, row)
 	if err != nil {
 		return err
 	}

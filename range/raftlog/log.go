@@ -125,7 +125,7 @@ func ReadApplied(r pebble.Reader, id uint64) (Applied, error) {
 	if !found {
 		return Applied{}, fmt.Errorf("group %d: %w", id, ErrNotFound)
 	}
-	return decodeApplied(key, row)
+	return DecodeApplied(key, row)
 }
 
 // getRow returns a copy of a row.

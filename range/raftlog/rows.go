@@ -149,8 +149,9 @@ func beginApplied(dst []byte, index, term uint64) []byte {
 	return binary.AppendUvarint(dst, term)
 }
 
-// decodeApplied's result aliases row.
-func decodeApplied(key, row []byte) (a Applied, err error) {
+// DecodeApplied decodes the applied state in a group's row. What it returns
+// aliases row. Errors: ErrCorrupt, ErrFormat.
+func DecodeApplied(key, row []byte) (a Applied, err error) {
 	p, err := openRow(key, row)
 	if err != nil {
 		return Applied{}, err

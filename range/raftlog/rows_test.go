@@ -161,9 +161,9 @@ func FuzzRows(f *testing.F) {
 				t.Errorf("position %+v: %+v, %v", at, again, err)
 			}
 		}
-		if a, err := decodeApplied(key, row); err == nil {
+		if a, err := DecodeApplied(key, row); err == nil {
 			again := sealRow(append(beginApplied(nil, a.Index, a.Term), a.Machine...), 0, key)
-			if b, err := decodeApplied(key, again); err != nil || fmt.Sprint(a) != fmt.Sprint(b) {
+			if b, err := DecodeApplied(key, again); err != nil || fmt.Sprint(a) != fmt.Sprint(b) {
 				t.Errorf("applied %+v: %+v, %v", a, b, err)
 			}
 		}

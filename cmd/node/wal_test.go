@@ -1,0 +1,112 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// logOf returns the newest log of a node that was killed under load.
+func logOf(t *testing.T) (d *dataDir, name string, content []byte) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	n := startTest(t, dir)
+	c := dial(t, n)
+	var clients sync.WaitGroup
+	for i := range 8 {
+		clients.Go(func() {
+			for k := range 15 {
+				if _, err := c.Put(t.Context(), fmt.Sprintf("%d/%d", i, k), string(bytes.Repeat([]byte{byte(i)}, 500+k*2000))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	// One large batch: its record goes over many blocks.
+	kv := pb.NewKVClient(c.ActiveConnection())
+	for i := range 3 {
+		if _, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte("large"), Value: make([]byte, 300_000+i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openDataDir(vfs.Default, dir, testID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.close() }) // only a lock
+	names, err := filepath.Glob(filepath.Join(d.enginePath(), "*.log"))
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	sort.Strings(names)
+	name = names[len(names)-1]
+	if content, err = os.ReadFile(name); err != nil {
+		t.Fatal(err)
+	}
+	return d, name, content
+}
+
+// TestDamagedLogIsRefused flips bytes all over a log. Up to the last few rounds
+// of writes, of which nothing later tells that they were synced, all are found.
+func TestDamagedLogIsRefused(t *testing.T) {
+	d, name, content := logOf(t)
+	if err := d.checkLog(); err != nil {
+		t.Fatal(err)
+	}
+	const large = 2 * 2 * 300_000 // each twice: as an entry and as data
+	missed := 0
+	for i := 5; i < len(content); i += len(content) / 150 {
+		damaged := bytes.Clone(content)
+		damaged[i] ^= 0x41
+		if err := os.WriteFile(name, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		switch err := d.checkLog(); {
+		case errors.Is(err, ErrDamaged):
+		case err != nil:
+			t.Fatalf("byte %d: %v", i, err)
+		case i < len(content)-large-2*logBlock && content[i] != 0:
+			missed++
+			t.Logf("byte %d of %d: not noticed", i, len(content))
+		}
+	}
+	if missed > 0 {
+		t.Errorf("%d flips not noticed", missed)
+	}
+}
+
+// TestCutLogIsNot: what a crash leaves of a log, also where it was written over
+// an older one.
+func TestCutLogIsNot(t *testing.T) {
+	d, name, content := logOf(t)
+	older := bytes.Clone(content)
+	s := logScan{number: 7, bad: true, entries: map[uint64]uint64{}}
+	for at := 0; at < len(older); at += logBlock {
+		s.scan(older[at:min(at+logBlock, len(older))], int64(at))
+	}
+	if s.proven {
+		t.Fatal("records of another log count")
+	}
+	for n := len(content); n > 0; n -= len(content) / 40 {
+		for _, rest := range [][]byte{nil, make([]byte, 100_000), bytes.Repeat([]byte("garbage"), 20_000)} {
+			if err := os.WriteFile(name, append(content[:n:n], rest...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.checkLog(); err != nil {
+				t.Fatalf("cut at %d of %d, then %d bytes: %v", n, len(content), len(rest), err)
+			}
+		}
+	}
+}
