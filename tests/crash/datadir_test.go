@@ -90,14 +90,14 @@ func refused(t *testing.T, dir string, texts ...string) {
 }
 
 // made is a data directory with some keys, of a server that was stopped. They
-// are written several times over: a damaged record of the engine's log can be
+// are written one by one: a damaged record of the engine's log can be
 // told from a torn end only if a later one says that it was synced.
 func made(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir)
-	for range 5 {
-		fill(t, p.address, 50)
+	for i := range 50 {
+		put(t, p.address, keyName(i), string(valueOf(i)))
 	}
 	p.stop(t)
 	return dir
@@ -273,9 +273,9 @@ func TestDamagedDataDirectory(t *testing.T) {
 	}{
 		{"manifest", "MANIFEST-*", []float64{0.02, 0.3, 0.6, 0.95}},
 		// Behind the flipped byte are records that say that it was synced: they
-		// would be lost if the log were taken to end there. Near the end of the
-		// log the engine cannot tell damage from a torn write.
-		{"log", "*.log", []float64{0.01, 0.3}},
+		// would be lost if the log were taken to end there. Only behind the last
+		// such record can damage not be told from a torn write.
+		{"log", "*.log", []float64{0.01, 0.3, 0.6, 0.8}},
 	} {
 		for _, part := range c.parts {
 			t.Run(fmt.Sprintf("%s at %v", c.name, part), func(t *testing.T) {
