@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,11 +37,11 @@ func (a *app) serve(ctx context.Context, source *config.Source) error {
 	if err != nil {
 		return failf(exitFailed, "the configuration is not valid:\n%w", err)
 	}
-	lg, sync, err := c.NewLogger()
+	lg, syncLog, err := c.NewLogger()
 	if err != nil {
 		return failf(exitFailed, "%w", err)
 	}
-	defer sync()
+	defer syncLog()
 	for _, w := range warnings {
 		lg.Warn("configuration: " + w)
 	}
@@ -48,6 +49,12 @@ func (a *app) serve(ctx context.Context, source *config.Source) error {
 	lg.Info("starting hawser",
 		zap.String("version", build.Version), zap.String("commit", build.Commit), zap.String("go", build.Go),
 		zap.String("name", c.Name), zap.String("data-dir", c.DataDir))
+
+	tending, stopTending := context.WithCancel(ctx)
+	var tended sync.WaitGroup
+	tended.Go(func() { tendMemory(tending, a.environ) })
+	defer tended.Wait()
+	defer stopTending()
 
 	starting, cancelStart := context.WithCancel(ctx)
 	defer cancelStart()

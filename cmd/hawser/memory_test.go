@@ -1,0 +1,16 @@
+package main
+
+import "testing"
+
+func TestHeapGrowsByASlackWhileLittleIsLive(t *testing.T) {
+	for _, c := range []struct {
+		liveMiB uint64
+		want    int
+	}{
+		{0, 400}, {1, 400}, {32, 400}, {64, 200}, {100, 128}, {128, 100}, {1 << 20, 100},
+	} {
+		if got := gcPercent(c.liveMiB << 20); got != c.want {
+			t.Errorf("%d MiB live: %d percent, want %d", c.liveMiB, got, c.want)
+		}
+	}
+}
