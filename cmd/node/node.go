@@ -474,6 +474,12 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 	c.Client.Stop()
 	c.Watch.Stop()
 	n.running.Wait()
+	if handOver && c.Store.Err() == nil {
+		// Else the next start reads all of it from the engine's log again.
+		if err := c.DB.Flush(); err != nil {
+			return errors.Join(fmt.Errorf("flush the engine: %w", err), c.Close())
+		}
+	}
 	return c.Close()
 }
 
