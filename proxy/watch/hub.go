@@ -41,6 +41,8 @@ type Hub struct {
 	touched  []*watcher
 	watchers int
 	slow     int
+	// queued is the sum of the streams' bytes.
+	queued int
 }
 
 // Limits bound what the hub holds in memory. Zero means the default.
@@ -52,6 +54,9 @@ type Limits struct {
 	// stream's watchers fall back to history until it is drained. Default
 	// 8 MiB.
 	StreamBytes int
+	// QueuedBytes bounds the same over all streams; beyond it a stream is full
+	// with a sixteenth of StreamBytes. Default 256 MiB.
+	QueuedBytes int
 	// CatchUpRevisions bounds the distinct revisions of one catch-up
 	// response. Default 1000, as etcd's (W10).
 	CatchUpRevisions int
@@ -68,6 +73,7 @@ func (l *Limits) ensureDefaults() {
 	}
 	set(&l.BufferBytes, 64<<20)
 	set(&l.StreamBytes, 8<<20)
+	set(&l.QueuedBytes, 256<<20)
 	set(&l.CatchUpRevisions, 1000)
 	set(&l.CatchUpBytes, 1<<20)
 }
@@ -406,6 +412,11 @@ func (h *Hub) NextTask() (*Task, bool) {
 		w := h.tasks[0]
 		h.tasks = h.tasks[1:]
 		if w.group == nil || w.stream.closed {
+			continue
+		}
+		if w.stream.full() {
+			// Others of its stream have filled it meanwhile.
+			w.reading = false // Drained asks again
 			continue
 		}
 		if w.pos >= w.group.emitted {

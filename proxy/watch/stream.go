@@ -66,6 +66,13 @@ func (s *Stream) Close() {
 		s.hub.drop(s.watchers[id])
 	}
 	s.out = nil
+	s.setBytes(0)
+}
+
+// setBytes says how much of out there is.
+func (s *Stream) setBytes(n int) {
+	s.hub.queued += n - s.bytes
+	s.bytes = n
 }
 
 // fail ends the stream with an error for its client.
@@ -252,12 +259,13 @@ func (s *Stream) push(r *Response, force bool) bool {
 		s.lagged = true
 		return false
 	}
-	s.bytes += responseOverhead + 8*len(r.events)
+	r.bytes = responseOverhead + 8*len(r.events)
 	for _, e := range r.events {
 		if r.history || e.revision > s.counted {
-			s.bytes += e.size
+			r.bytes += e.size
 		}
 	}
+	s.setBytes(s.bytes + r.bytes)
 	if n := len(r.events); n > 0 && !r.history {
 		s.counted = max(s.counted, r.events[n-1].revision)
 	}
@@ -267,7 +275,11 @@ func (s *Stream) push(r *Response, force bool) bool {
 }
 
 func (s *Stream) full() bool {
-	if s.bytes > s.hub.limits.StreamBytes {
+	most := s.hub.limits.StreamBytes
+	if s.hub.queued > s.hub.limits.QueuedBytes {
+		most /= 16
+	}
+	if s.bytes > most {
 		s.lagged = true
 		return true
 	}
@@ -287,10 +299,11 @@ func (s *Stream) Drained() {
 	if s.closed {
 		return
 	}
-	s.bytes = 0
+	n := 0
 	for _, r := range s.out {
-		s.bytes += responseOverhead + 8*len(r.events)
+		n += r.bytes
 	}
+	s.setBytes(n)
 	if !s.lagged || s.full() {
 		return
 	}

@@ -95,3 +95,99 @@ func TestCreateOnAClosedStreamMakesNoWatcher(t *testing.T) {
 		t.Fatalf("%d watchers, %d behind, %d groups after a create on a closed stream, want none", all, behind, len(h.groups))
 	}
 }
+
+// heldBy is the memory of what waits to be sent on streams.
+func heldBy(streams ...*Stream) int {
+	held := 0
+	for _, s := range streams {
+		for _, r := range s.out {
+			for _, e := range r.events {
+				held += e.size
+			}
+		}
+	}
+	return held
+}
+
+// runTasks carries out all reads of history there are.
+func runTasks(h *Hub, history History) {
+	for {
+		task, ok := h.NextTask()
+		if !ok {
+			return
+		}
+		h.TaskDone(task, task.Run(history))
+	}
+}
+
+// Watchers that ask for history all at once, while their client does not read,
+// share the stream's bound: their reads were wanted when it was empty.
+func TestStreamBytesBoundManyWatchersThatCatchUp(t *testing.T) {
+	const revisions, watchers, valueBytes = 20, 100, 1000
+	limits := Limits{StreamBytes: 5 * valueBytes, CatchUpBytes: valueBytes}
+	h, history := oneRange(limits, putsOf(valueBytes, 2, revisions))
+	s := h.NewStream(func() {})
+	for range watchers {
+		s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), StartRevision: 2, Current: revisions})
+	}
+	runTasks(h, history)
+	if held, most := heldBy(s), 8*valueBytes; held > most {
+		t.Fatalf("%d bytes of events wait for a client that does not read, want at most %d", held, most)
+	}
+	// All get everything when it reads.
+	got := map[int64]int{}
+	for len(s.out) > 0 {
+		for _, r := range s.Take() {
+			got[r.WatchID] += len(r.events)
+		}
+		s.Drained()
+		runTasks(h, history)
+	}
+	for id := range int64(watchers) {
+		if got[id] != revisions-1 {
+			t.Errorf("watcher %d got %d events, want %d", id, got[id], revisions-1)
+		}
+	}
+}
+
+// Many streams whose clients do not read share a bound; each has a small part of
+// it at least.
+func TestQueuedBytesBoundManySlowStreams(t *testing.T) {
+	const revisions, streams, valueBytes = 200, 50, 1000
+	limits := Limits{StreamBytes: 100 * valueBytes, QueuedBytes: 500 * valueBytes, CatchUpBytes: valueBytes}
+	h, history := oneRange(limits, putsOf(valueBytes, 2, revisions))
+	var all []*Stream
+	for range streams {
+		s := h.NewStream(func() {})
+		s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), StartRevision: 2, Current: revisions})
+		all = append(all, s)
+	}
+	runTasks(h, history)
+	share := limits.StreamBytes / 16
+	if held, most := heldBy(all...), limits.QueuedBytes+streams*(share+2*valueBytes); held > most {
+		t.Fatalf("%d bytes of events wait for clients that do not read, want at most %d", held, most)
+	}
+	// One that reads goes on beside them, and so does each in its turn.
+	for i, s := range all {
+		got := 0
+		for len(s.out) > 0 {
+			for _, r := range s.Take() {
+				got += len(r.events)
+			}
+			s.Drained()
+			runTasks(h, history)
+		}
+		if got != revisions-1 {
+			t.Errorf("stream %d got %d events, want %d", i, got, revisions-1)
+		}
+		if i%2 == 0 {
+			s.Close()
+		}
+	}
+	for _, s := range all {
+		s.Close()
+	}
+	if h.queued != 0 {
+		t.Errorf("%d bytes are counted as queued on streams that have ended", h.queued)
+	}
+}

@@ -70,6 +70,8 @@ type Response struct {
 	prevKV          bool
 	events          []*event
 	history         bool // events were read for this watcher alone
+	// bytes that it counts for in its stream's queue.
+	bytes int
 }
 
 // PreviousReader finds the version of a key just before a revision: nil if
