@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -286,6 +288,8 @@ func TestSlowConnectionsAreClosed(t *testing.T) {
 		"half a preface": http2.ClientPreface[:10],
 		"endless header": "GET /health HTTP/1.1\r\nHost: x\r\n",
 		"preface only":   http2.ClientPreface,
+		"endless body":   "POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc",
+		"endless chunk":  "GET /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc",
 	} {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -301,6 +305,27 @@ func TestSlowConnectionsAreClosed(t *testing.T) {
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestHTTPClientThatDoesNotReadIsDropped: one that asks and asks, and never
+// reads an answer.
+func TestHTTPClientThatDoesNotReadIsDropped(t *testing.T) {
+	b := newBackend(t, router.Config{})
+	_, addr := startServer(t, b, func(c *Config) { c.HeaderTimeout = 50 * time.Millisecond })
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is still there: %v", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -44,12 +45,39 @@ func (s *Server) serveOn(l net.Listener, serve func(net.Listener) error) error {
 // newHTTPServer returns a server of h that gives slow clients little.
 func (s *Server) newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           dropSlow(h, s.cfg.HeaderTimeout),
 		ReadHeaderTimeout: s.cfg.HeaderTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong is not ours to log
 	}
+}
+
+// answerTimeouts is how many header timeouts a client may take to read an
+// answer.
+const answerTimeouts = 6
+
+// dropSlow gives the body of a request the time that its header had, and the
+// client some more to read the answer; net/http would wait for both for ever,
+// and reads what the handler has left of a body. Profiles take the time that was
+// asked for.
+func dropSlow(h http.Handler, headerTimeout time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		var answer time.Time // never
+		if !strings.HasPrefix(r.URL.Path, "/debug/") {
+			answer = time.Now().Add(answerTimeouts * headerTimeout)
+		}
+		err := c.SetWriteDeadline(answer)
+		if r.ContentLength != 0 {
+			err = errors.Join(err, c.SetReadDeadline(time.Now().Add(headerTimeout)))
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // shutdownHTTP ends the HTTP servers when the requests under way have ended, or
