@@ -35,8 +35,12 @@ type Options struct {
 	TuneServer func(*proxy.Config)
 }
 
-// farOff is a time limit that no test waits for.
-const farOff = 10 * time.Minute
+const (
+	// farOff is a time limit that no test waits for.
+	farOff = 10 * time.Minute
+	// waitLimit is how long a test waits for what must come.
+	waitLimit = 2 * time.Minute
+)
 
 func (o *Options) config(dir string) node.Config {
 	cfg := node.Config{FS: o.FS, Logger: zap.NewNop(), TuneServer: o.TuneServer}
@@ -193,7 +197,7 @@ func split(tb testing.TB, c *clientv3.Client, keys []string) {
 		_, err := admin.SplitRange(context.Background(),
 			&adminpb.SplitRangeRequest{At: &adminpb.SplitRangeRequest_Key{Key: []byte(k)}}, grpc.WaitForReady(true))
 		if err != nil {
-			tb.Fatalf("split at %q: %v", k, err)
+			tb.Fatalf("split at %.40q: %v", k, err)
 		}
 	}
 }
@@ -202,7 +206,7 @@ func split(tb testing.TB, c *clientv3.Client, keys []string) {
 // says what is waited for.
 func Wait(tb testing.TB, what func() string, cond func() bool) {
 	tb.Helper()
-	deadline := time.NewTimer(farOff)
+	deadline := time.NewTimer(waitLimit)
 	defer deadline.Stop()
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
