@@ -40,6 +40,7 @@ type options struct {
 	Dir, Hawser, Etcd, Tool string `json:"-"`
 	Profiles                string `json:"-"`
 	JSON                    string `json:"-"`
+	Keep                    bool   `json:"-"`
 }
 
 // bench is one run.
@@ -74,8 +75,11 @@ func run(ctx context.Context, args []string) error {
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.TotalLimit)
-	defer cancel()
+	// Not a deadline: every request would carry it, and servers keep a timer for each that does.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := time.AfterFunc(b.TotalLimit, func() { cancel(fmt.Errorf("not done within %s", b.TotalLimit)) })
+	defer limit.Stop()
 	// The generator shares the machine with the server: it collects garbage seldom.
 	debug.SetGCPercent(400)
 	if err := os.MkdirAll(b.Dir, 0o700); err != nil {
@@ -126,6 +130,7 @@ func parse(args []string) (*bench, error) {
 	flags.StringVar(&o.Etcd, "etcd", "", "binary of etcd; built at the version of tests/etcd/go.mod if empty")
 	flags.StringVar(&o.Profiles, "profiles", "", "directory for CPU profiles of every work")
 	flags.StringVar(&o.JSON, "json", filepath.Join("bin", "bench.json"), "file for all figures; none if empty")
+	flags.BoolVar(&o.Keep, "keep", false, "leave the data and logs of the servers in -dir")
 	short := flags.Bool("short", false, "small sizes, one round, without large and compact; what is set explicitly stays")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -245,7 +250,9 @@ func (b *bench) onFresh(ctx context.Context, t target, fn func(context.Context, 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if !b.Keep {
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
 	s, err := t.start(ctx, dir)
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ type result struct {
 	// Operations were done in Seconds.
 	Operations float64
 	Seconds    float64
-	// P50Millis and P99Millis are latencies of requests.
-	P50Millis, P99Millis float64
+	// P50Millis, P99Millis and MaxMillis are latencies of requests.
+	P50Millis, P99Millis, MaxMillis float64
 	// ServerMicros and ClientMicros are CPU time for each operation.
 	ServerMicros, ClientMicros float64
 	// PeakMiB is the most memory that was resident during the work.
@@ -70,7 +70,7 @@ func (b *bench) measure(s *server, load func() (*measured, error)) (*result, err
 	return &result{
 		Work: b.current.work, Target: b.current.target, Round: b.current.round,
 		Operations: n, Seconds: m.elapsed.Seconds(),
-		P50Millis: millis(m.percentile(0.5)), P99Millis: millis(m.percentile(0.99)),
+		P50Millis: millis(m.percentile(0.5)), P99Millis: millis(m.percentile(0.99)), MaxMillis: millis(m.percentile(1)),
 		ServerMicros: (after.cpu - before.cpu).Seconds() * 1e6 / n, ClientMicros: own.Seconds() * 1e6 / n,
 		PeakMiB: float64(after.peakBytes) / (1 << 20), WrittenBytes: float64(after.writtenBytes-before.writtenBytes) / n,
 	}, nil
@@ -119,8 +119,8 @@ func (b *bench) profile(s *server) (wait func() error) {
 // add keeps a result and shows it at once: a run takes long.
 func (b *bench) add(r *result) {
 	b.results = append(b.results, r)
-	fmt.Printf("round %d  %-8s %-12s %10.0f/s  p50 %8.2f ms  p99 %8.2f ms  server %7.1f us  client %6.1f us  peak %6.0f MiB  written %7.0f B/op",
-		r.Round, r.Work, r.Target, r.perSecond(), r.P50Millis, r.P99Millis, r.ServerMicros, r.ClientMicros, r.PeakMiB, r.WrittenBytes)
+	fmt.Printf("round %d  %-8s %-12s %10.0f/s  p50 %8.2f ms  p99 %8.2f ms  max %8.2f ms  server %7.1f us  client %6.1f us  peak %6.0f MiB  written %7.0f B/op",
+		r.Round, r.Work, r.Target, r.perSecond(), r.P50Millis, r.P99Millis, r.MaxMillis, r.ServerMicros, r.ClientMicros, r.PeakMiB, r.WrittenBytes)
 	for _, name := range sortedKeys(r.Extra) {
 		fmt.Printf("  %s %.4g", name, r.Extra[name])
 	}

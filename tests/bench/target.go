@@ -200,6 +200,13 @@ func (s *server) stop() {
 	s.log.Close()
 }
 
+// kill ends the server as a crash of the process would, and waits for it.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+	<-s.done
+	s.log.Close()
+}
+
 // freeAddress returns a loopback address with a port that the system has just offered.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
