@@ -110,7 +110,7 @@ func closedLoop(ctx context.Context, p pool, clients, total int, limit time.Dura
 	for c := range clients {
 		running.Go(func() {
 			kv := p.kv(c)
-			samples := make([]time.Duration, 0, 2*total/clients+16)
+			samples := make([]time.Duration, 0, min(2*total/clients+16, 1<<16))
 			defer func() { perClient[c] = samples }()
 			for ctx.Err() == nil {
 				i := int(next.Add(1) - 1)
