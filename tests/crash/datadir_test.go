@@ -89,18 +89,39 @@ func refused(t *testing.T, dir string, texts ...string) {
 	}
 }
 
-// made is a data directory with some keys, of a server that was stopped. They
-// are written one by one: a damaged record of the engine's log can be
-// told from a torn end only if a later one says that it was synced.
+// made is a data directory with some keys, of a server that was stopped.
 func made(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(testcluster.Dir(t), "data")
 	p := start(t, dir)
-	for i := range 50 {
-		put(t, p.address, keyName(i), string(valueOf(i)))
-	}
+	fill(t, p.address, madeKeys)
 	p.stop(t)
 	return dir
+}
+
+const madeKeys = 50
+
+// killed is a data directory with some keys, of a server that was killed, and
+// where in the engine's newest log each of them was written: from ends[i] to
+// ends[i+1] for the key i.
+func killed(t *testing.T) (dir string, ends []int64) {
+	t.Helper()
+	dir = filepath.Join(testcluster.Dir(t), "data")
+	p := start(t, dir)
+	mark := func() {
+		info, err := os.Stat(newest(t, dir, "*.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, info.Size())
+	}
+	for i := range madeKeys {
+		mark()
+		put(t, p.address, keyName(i), string(valueOf(i)))
+	}
+	mark()
+	p.kill()
+	return dir, ends
 }
 
 func keyName(i int) string { return fmt.Sprintf("key-%05d", i) }
@@ -267,25 +288,31 @@ func newest(t *testing.T, dir, pattern string) string {
 
 // TestDamagedDataDirectory: a flipped byte in what is read at the start.
 func TestDamagedDataDirectory(t *testing.T) {
-	for _, c := range []struct {
-		name, pattern string
-		parts         []float64
-	}{
-		{"manifest", "MANIFEST-*", []float64{0.02, 0.3, 0.6, 0.95}},
-		// Behind the flipped byte are records that say that it was synced: they
-		// would be lost if the log were taken to end there. Only behind the last
-		// such record can damage not be told from a torn write.
-		{"log", "*.log", []float64{0.01, 0.3, 0.6, 0.8}},
-	} {
-		for _, part := range c.parts {
-			t.Run(fmt.Sprintf("%s at %v", c.name, part), func(t *testing.T) {
-				dir := made(t)
-				flip(t, newest(t, dir, c.pattern), part)
-				before := contents(t, dir)
-				refused(t, dir, dir, "damaged", "restore it from a copy")
-				wantSame(t, dir, before)
-			})
-		}
+	wantRefused := func(t *testing.T, dir string) {
+		before := contents(t, dir)
+		refused(t, dir, dir, "damaged", "restore it from a copy")
+		wantSame(t, dir, before)
+	}
+	for _, part := range []float64{0.02, 0.3, 0.6, 0.95} {
+		t.Run(fmt.Sprintf("manifest at %v", part), func(t *testing.T) {
+			dir := made(t)
+			flip(t, newest(t, dir, "MANIFEST-*"), part)
+			wantRefused(t, dir)
+		})
+	}
+	// Behind the flipped byte are records that say that it was synced: they would
+	// be lost if the log were taken to end there. Where the next record begins
+	// only the next block of 32 KiB tells, and only behind the last that proves
+	// something can damage not be told from a torn write.
+	for _, key := range []int{0, 10, 20, 30} {
+		t.Run(fmt.Sprintf("log at key %d of %d", key, madeKeys), func(t *testing.T) {
+			dir, ends := killed(t)
+			if rest := ends[madeKeys] - ends[key+1]; rest < 36<<10 {
+				t.Fatalf("only %d bytes were written behind key %d", rest, key)
+			}
+			flipAt(t, newest(t, dir, "*.log"), (ends[key]+ends[key+1])/2)
+			wantRefused(t, dir)
+		})
 	}
 	t.Run("identity", func(t *testing.T) {
 		dir := made(t)
