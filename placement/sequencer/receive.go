@@ -135,7 +135,7 @@ func (s *Sequencer) refuse(n *node, m *placementpb.ToSequencer, reason placement
 	case *placementpb.ToSequencer_Split:
 		s.refuseSplit(splitRequest{n, n.session, b.Split.Id, b.Split.Key, 0}, reason)
 	case *placementpb.ToSequencer_Compact:
-		s.refuseCompact(n, b.Compact, reason, 0)
+		s.refuseCompact(n, b.Compact, reason, 0, 0)
 	}
 }
 

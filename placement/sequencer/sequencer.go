@@ -132,6 +132,8 @@ type Sequencer struct {
 	directory []*ledger
 	// directoryProposal is the newest proposal that changes the directory.
 	directoryProposal uint64
+	// compactProposal is the newest proposal that compacts.
+	compactProposal uint64
 
 	nodes     map[uint64]*node
 	nodeOrder []*node

@@ -123,21 +123,25 @@ func (s *Sequencer) tickSplits() {
 // are decided here only, so a refusal must come from an S that still leads.
 func (s *Sequencer) compact(n *node, c *placementpb.CompactRequest) {
 	switch {
+	case c.Revision <= s.committedCompacted:
+		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_COMPACTED, s.roundNeeded(), 0)
 	case c.Revision <= s.compacted:
-		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_COMPACTED, s.roundNeeded())
+		// It rests on a compaction that is only proposed (I6).
+		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_COMPACTED, s.roundNeeded(), s.compactProposal)
 	case c.Revision > s.next-1:
-		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_FUTURE_REVISION, s.roundNeeded())
+		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_FUTURE_REVISION, s.roundNeeded(), 0)
 	default:
 		s.compacted = c.Revision
 		s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Compact{
 			Compact: &placementpb.Compact{Revision: c.Revision}}},
 			proposal{node: n, session: n.session, request: c.Id})
+		s.compactProposal = s.proposed
 	}
 }
 
-func (s *Sequencer) refuseCompact(n *node, c *placementpb.CompactRequest, reason placementpb.RefusalReason, round uint64) {
+func (s *Sequencer) refuseCompact(n *node, c *placementpb.CompactRequest, reason placementpb.RefusalReason, round, entry uint64) {
 	m := s.to(n)
 	m.Body = &placementpb.FromSequencer_Compact{Compact: &placementpb.CompactResult{
 		Id: c.Id, Refused: true, Reason: reason, Revision: s.next - 1}}
-	s.reply(n, m, round, 0)
+	s.reply(n, m, round, entry)
 }
