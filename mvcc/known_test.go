@@ -140,3 +140,29 @@ func TestKnownKeysOfBeforeAreWalkedOver(t *testing.T) {
 		t.Error("a key that came by other means is denied")
 	}
 }
+
+func BenchmarkKnown(b *testing.B) {
+	k := newKnown(0) // so that there are several filters to ask
+	k.answers.Store(true)
+	names := make([][]byte, benchKeys)
+	for i := range names {
+		names[i] = benchKey(i)
+		k.add(names[i])
+	}
+	absent := make([][]byte, 100_000)
+	for i := range absent {
+		absent[i] = benchKey(benchKeys + i)
+	}
+	b.Run("never", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := range b.N {
+			k.never(absent[i*7919%len(absent)])
+		}
+	})
+	b.Run("add", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := range b.N {
+			k.add(names[i*7919%len(names)])
+		}
+	})
+}

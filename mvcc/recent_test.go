@@ -185,3 +185,29 @@ func TestR9SnapshotThatPinsTooLateIsCompacted(t *testing.T) {
 		t.Errorf("scan after the revision was forgotten: %v", err)
 	}
 }
+
+func BenchmarkRecent(b *testing.B) {
+	const held = 100_000
+	c := newRecent(DefaultRecentBytes)
+	keys := make([][]byte, held)
+	row := make([]byte, 264)
+	for i := range keys {
+		keys[i] = benchKey(i * 7919 % benchKeys)
+		c.put(keys[i], int64(i+1), 0, row)
+	}
+	b.Run("get", func(b *testing.B) {
+		b.ReportAllocs()
+		var few [512]byte
+		for i := range b.N {
+			if _, _, ok := c.get(few[:0], keys[i*7919%held], held); !ok {
+				b.Fatal("not there")
+			}
+		}
+	})
+	b.Run("put", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := range b.N {
+			c.put(keys[i*7919%held], int64(held+i+1), 0, row)
+		}
+	})
+}
