@@ -52,6 +52,16 @@ type input struct {
 	crash bool
 	// fresh: asked for after the last crash before it.
 	fresh bool
+	// steps are the results of step by state: the search comes back to the same
+	// ones again and again. Used by one goroutine.
+	steps map[stateKey]*keyspace
+}
+
+// stateKey is what tells states apart.
+type stateKey struct {
+	hash           uint64
+	rev, compacted int64
+	loose          bool
 }
 
 // forever is when a request of unknown fate ends.
@@ -218,16 +228,30 @@ func model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return &keyspace{rev: 1} },
 		Step: func(state, in, _ any) (bool, any) {
-			k := state.(*keyspace)
-			next := k.step(in.(*input))
+			next := state.(*keyspace).stepOnce(in.(*input))
 			return next != nil, next
 		},
-		Equal: func(a, b any) bool {
-			x, y := a.(*keyspace), b.(*keyspace)
-			return x.rev == y.rev && x.hash == y.hash && x.compacted == y.compacted && x.loose == y.loose
-		},
-		Hash: func(a any) uint64 { return a.(*keyspace).hash },
+		Equal: func(a, b any) bool { return a.(*keyspace).key() == b.(*keyspace).key() },
+		Hash:  func(a any) uint64 { return a.(*keyspace).hash },
 	}
+}
+
+func (k *keyspace) key() stateKey { return stateKey{k.hash, k.rev, k.compacted, k.loose} }
+
+// stepOnce is step, evaluated once for a state.
+func (k *keyspace) stepOnce(in *input) *keyspace {
+	if !in.crash && in.op.Outcome != Refused && !k.loose && in.header > k.rev+1 {
+		return nil // of most there is no need to remember that
+	}
+	if next, ok := in.steps[k.key()]; ok {
+		return next
+	}
+	next := k.step(in)
+	if in.steps == nil {
+		in.steps = map[stateKey]*keyspace{}
+	}
+	in.steps[k.key()] = next
+	return next
 }
 
 // step does one operation; nil if it cannot come next.

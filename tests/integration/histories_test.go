@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ type workload struct {
 // over everything, and every watch for W1 to W9.
 func TestConcurrentHistories(t *testing.T) {
 	t.Run("while nothing fails", func(t *testing.T) {
-		w := workload{ks: keyspace{ranges: 64, keysPerRange: 3}, clients: 16, requests: 150, watchers: 6, splits: 30}
+		w := workload{ks: keyspace{ranges: 64, keysPerRange: 3}, clients: 16, requests: 500, watchers: 8, splits: 40}
 		rec := w.run(t)
 		rec.run.Dense = true
 		for _, o := range rec.run.Ops {
@@ -47,8 +48,8 @@ func TestConcurrentHistories(t *testing.T) {
 			n.Close()
 			n.Restart()
 		}
-		w := workload{ks: keyspace{ranges: 16, keysPerRange: 4}, clients: 16, requests: 60, watchers: 3, splits: 10,
-			faults: []func(*recorder, *testcluster.Node){restart, restart}}
+		w := workload{ks: keyspace{ranges: 16, keysPerRange: 4}, clients: 16, requests: 200, watchers: 4, splits: 20,
+			faults: []func(*recorder, *testcluster.Node){restart, restart, restart}}
 		rec := w.run(t)
 		rec.run.Dense = true
 		rec.check(t)
@@ -61,8 +62,8 @@ func TestConcurrentHistories(t *testing.T) {
 			crash.Up = rec.now()
 			rec.run.Crashes = append(rec.run.Crashes, crash)
 		}
-		w := workload{ks: keyspace{ranges: 16, keysPerRange: 4}, clients: 16, requests: 60, watchers: 3, splits: 10,
-			faults: []func(*recorder, *testcluster.Node){kill, kill}}
+		w := workload{ks: keyspace{ranges: 16, keysPerRange: 4}, clients: 16, requests: 200, watchers: 4, splits: 20,
+			faults: []func(*recorder, *testcluster.Node){kill, kill, kill}}
 		w.run(t).check(t)
 	})
 }
@@ -71,6 +72,8 @@ func (w *workload) run(t *testing.T) *recorder {
 	n := testcluster.Start(t, testcluster.Options{Splits: w.ks.splits()})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	seed := rand.Uint64() // of what is asked; not of what happens at the same time
+	t.Logf("seed %d", seed)
 	rec := &recorder{}
 	rec.splits.Store(int64(w.splits))
 
@@ -79,12 +82,12 @@ func (w *workload) run(t *testing.T) *recorder {
 	watching.Go(func() { watchEverything(ctx, t, rec, n, final) })
 	for i := range w.watchers {
 		watching.Go(func() {
-			watchRandomly(ctx, t, rec, n, w.ks, "watch"+string(rune('A'+i)), uint64(i), len(w.faults) > 0, final.known, final.get)
+			watchRandomly(ctx, t, rec, n, w.ks, "watch"+string(rune('A'+i)), seed+uint64(i), len(w.faults) > 0, final.known, final.get)
 		})
 	}
 	var asking sync.WaitGroup
 	for i := range w.clients {
-		c := newKVClient(rec, n, w.ks, i, 1)
+		c := newKVClient(rec, n, w.ks, i, seed)
 		asking.Go(func() {
 			for range w.requests {
 				c.act(ctx, t)
