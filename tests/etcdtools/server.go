@@ -124,7 +124,7 @@ func (r *Running) Stop() {
 // Exited is closed when the process has ended.
 func (r *Running) Exited() <-chan struct{} { return r.done }
 
-// Log returns what the server has written so far.
+// Log returns what the server has written so far; long lines are cut.
 func (r *Running) Log() string { return r.log.tail(1 << 30) }
 
 // Pid returns the process id.
@@ -195,7 +195,7 @@ func (b *lockedBuffer) tail(n int) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := b.buf.Bytes()
-	return string(out[max(0, len(out)-n):])
+	return cutLines(string(out[max(0, len(out)-n):]))
 }
 
 // from returns up to n bytes from the first occurrence of a text on.
@@ -206,5 +206,19 @@ func (b *lockedBuffer) from(text string, n int) string {
 	if !found {
 		return ""
 	}
-	return text + string(after[:min(len(after), n)])
+	return cutLines(text + string(after[:min(len(after), n)]))
+}
+
+// maxLogLine bounds a line of a log in a test's report.
+const maxLogLine = 1000
+
+func cutLines(log string) string {
+	var cut strings.Builder
+	for line := range strings.Lines(log) {
+		if len(line) > maxLogLine {
+			line = fmt.Sprintf("%s...(%d bytes)\n", line[:maxLogLine], len(line))
+		}
+		cut.WriteString(line)
+	}
+	return cut.String()
 }
