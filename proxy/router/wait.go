@@ -49,6 +49,12 @@ func (p *waiterPool) put(w *waiter) {
 	clear(w.mu.queue)
 	w.mu.queue = w.mu.queue[:0]
 	w.mu.Unlock()
+	// The last continuation was often queued by the one before it, so nobody
+	// waited to be told: the next request would be woken for nothing.
+	select {
+	case <-w.ready:
+	default:
+	}
 	p.pool.Put(w)
 }
 

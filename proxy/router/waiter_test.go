@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"testing"
+	"time"
 )
 
 // TestLateContinuationReachesNobody: a continuation that is void may come when
@@ -33,5 +34,18 @@ func TestLateContinuationReachesNobody(t *testing.T) {
 	}
 	for i := range 10 {
 		run(i)
+	}
+}
+
+// TestWaiterIsNotWokenForNothing: what was said of the end of one request does
+// not wake the next one.
+func TestWaiterIsNotWokenForNothing(t *testing.T) {
+	p := waiterPool{stopped: []chan struct{}{make(chan struct{})}}
+	w := p.get(time.Minute)
+	w.exec()(func() {})
+	w.take()()
+	p.put(w)
+	if len(w.ready) != 0 {
+		t.Error("the next request is woken")
 	}
 }
