@@ -176,7 +176,7 @@ func (h *Hub) Step() {
 	}
 	h.buffer.trim(least + 1)
 	if h.buffer.bytes > h.limits.BufferBytes {
-		h.shed(h.buffer.base + int64(len(h.buffer.slots))/2 + 1)
+		h.shed(h.buffer.half())
 	}
 	h.answerProgress()
 }
@@ -185,8 +185,8 @@ func (h *Hub) Step() {
 func (h *Hub) dispatch(g *group, complete int64) {
 	from := g.emitted
 	if g.match.n > 0 {
-		for r := max(from+1, h.buffer.base); r <= min(complete, h.buffer.last()); r++ {
-			for _, e := range h.buffer.at(r) {
+		for events := range h.buffer.between(from+1, complete) {
+			for _, e := range events {
 				if e.layout != h.layout {
 					e.position, e.layout = h.position(e.kv.Key), h.layout
 				}

@@ -27,6 +27,8 @@ type world struct {
 	history []mvcc.Event
 	// applied tells, for each revision, how many of its events are applied.
 	compacted int64
+	// gaps: revisions jump now and then, as a fail-over makes them (R2).
+	gaps bool
 	// undelivered cuts, in order.
 	cuts []*placementpb.Cut
 }
@@ -78,6 +80,9 @@ func (w *world) key() []byte { return []byte(fmt.Sprintf("k%02d", w.rng.IntN(40)
 // write assigns a revision to a transaction over one to three keys.
 func (w *world) write() {
 	w.revision++
+	if w.gaps && w.rng.IntN(10) == 0 {
+		w.revision += 1 << w.rng.IntN(41)
+	}
 	marks := map[uint64]bool{}
 	seen := map[string]bool{}
 	for sub := range 1 + w.rng.IntN(3) {
@@ -226,6 +231,7 @@ func (w *world) Events(start, end []byte, after, upTo int64, _ bool, fn func(mvc
 func TestCompleteIsNeverAheadAndNeverGoesBack(t *testing.T) {
 	for seed := range uint64(30) {
 		w := newWorld(seed, Limits{})
+		w.gaps = seed%2 == 1
 		type probe struct {
 			start, end []byte
 			last       int64
@@ -289,7 +295,7 @@ func TestHotRangeDoesNotStarve(t *testing.T) {
 }
 
 // TestWatchersGetExactlyTheHistory runs random watchers over random writes,
-// splits, slow streams and small buffers. Each gets all events of its span
+// splits, gaps in the revisions, slow streams and small buffers. Each gets all events of its span
 // from its start on, in order, none twice, revisions whole (W10, W1-W4 of the
 // robustness guarantees), and progress promises what it says (W16).
 func TestWatchersGetExactlyTheHistory(t *testing.T) {
@@ -299,6 +305,7 @@ func TestWatchersGetExactlyTheHistory(t *testing.T) {
 			limits = Limits{BufferBytes: 2000, StreamBytes: 1500, CatchUpRevisions: 3, CatchUpBytes: 600}
 		}
 		w := newWorld(seed, limits)
+		w.gaps = seed%2 == 1
 		w.deliverCut()
 		run := &watchRun{t: t, seed: seed, w: w}
 		for range 3 {
@@ -368,6 +375,8 @@ func (r *watchRun) step() {
 		}
 	case n < 14:
 		c.s.RequestProgress(w.revision)
+	case n < 16:
+		c.s.ProgressTick()
 	case n < 30:
 		r.take(c)
 	case n < 60:
@@ -378,7 +387,7 @@ func (r *watchRun) step() {
 func (r *watchRun) create(c *watchClient) {
 	w := r.w
 	m := &watchModel{noPut: w.rng.IntN(8) == 0, noDelete: w.rng.IntN(8) == 0}
-	req := CreateRequest{Current: w.revision, Compacted: w.compacted, NoPut: m.noPut, NoDelete: m.noDelete, PrevKV: w.rng.IntN(2) == 0}
+	req := CreateRequest{Current: w.revision, Compacted: w.compacted, NoPut: m.noPut, NoDelete: m.noDelete, PrevKV: w.rng.IntN(2) == 0, Progress: w.rng.IntN(2) == 0}
 	switch w.rng.IntN(4) {
 	case 0:
 		req.Start = w.key()
@@ -396,6 +405,10 @@ func (r *watchRun) create(c *watchClient) {
 	switch w.rng.IntN(4) {
 	case 0:
 		req.StartRevision = 1 + w.rng.Int64N(w.revision)
+		if n := len(w.history); w.gaps && n > 0 {
+			// Most revisions lie in gaps: at an event, or just beside it.
+			req.StartRevision = max(w.history[w.rng.IntN(n)].Revision+w.rng.Int64N(3)-1, 1)
+		}
 	case 1:
 		req.StartRevision = w.revision + w.rng.Int64N(10)
 	}
@@ -425,7 +438,13 @@ func (r *watchRun) task() {
 // compact forgets what every client has taken, as a compaction far enough
 // back would.
 func (r *watchRun) compact() {
-	r.w.compacted = max(r.w.compacted, r.w.f.Complete(nil, nil)-100)
+	const keep = 150
+	complete := r.w.f.Complete(nil, nil)
+	n := sort.Search(len(r.w.history), func(i int) bool { return r.w.history[i].Revision > complete })
+	if n <= keep {
+		return
+	}
+	r.w.compacted = max(r.w.compacted, r.w.history[n-keep].Revision)
 	r.w.f.Compacted(r.w.compacted)
 }
 
@@ -466,6 +485,11 @@ func (r *watchRun) take(c *watchClient) {
 			m.compacted = resp.CompactRevision != 0
 			c.ended = append(c.ended, m)
 			delete(c.watchers, resp.WatchID)
+		case len(resp.events) == 0:
+			if resp.Revision < m.promised {
+				r.t.Fatalf("seed %d: progress of a watcher fell from %d to %d", r.seed, m.promised, resp.Revision)
+			}
+			m.promised = resp.Revision
 		default:
 			for _, e := range resp.events {
 				if e.revision <= m.promised {
