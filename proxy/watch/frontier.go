@@ -3,6 +3,7 @@ package watch
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"sort"
 	"sync"
 
@@ -42,6 +43,8 @@ type Frontier struct {
 		resolved map[uint64]int64
 		// pending holds the marks that have not resolved their newest m.
 		pending map[uint64]*mark
+		// least is the tree over marks of what the pending ones have.
+		least minTree
 	}
 }
 
@@ -50,6 +53,7 @@ type mark struct {
 	id         uint64
 	epoch      uint64
 	start, end []byte // end empty: to the end of the keyspace
+	position   int    // in marks
 	// m of the newest cut.
 	m int64
 	// The rest has a meaning while the range is pending only.
@@ -146,8 +150,13 @@ func (f *Frontier) changeLayoutLocked(c *placementpb.Cut, before int64) {
 	f.mu.marks = next
 	f.mu.pending = pending
 	f.mu.byID = make(map[uint64]*mark, len(next))
-	for _, x := range next {
+	f.mu.least = newMinTree(len(next))
+	for i, x := range next {
 		f.mu.byID[x.id] = x
+		x.position = i
+		if _, ok := pending[x.id]; ok {
+			f.mu.least.set(i, x.complete)
+		}
 	}
 	for _, d := range c.Descriptors {
 		f.settleLocked(f.mu.byID[d.RangeId], before)
@@ -163,13 +172,16 @@ func (f *Frontier) settleLocked(x *mark, before int64) {
 	switch {
 	case resolved >= x.m:
 		delete(f.mu.pending, x.id)
+		f.mu.least.set(x.position, math.MaxInt64)
 	case !pending:
 		x.complete = before
 		x.oldestR, x.oldestM = f.mu.revision, x.m
 		f.mu.pending[x.id] = x
+		f.mu.least.set(x.position, x.complete)
 	case resolved >= x.oldestM:
 		if x.oldestR > x.complete {
 			x.complete = x.oldestR
+			f.mu.least.set(x.position, x.complete)
 		}
 		x.oldestR, x.oldestM = f.mu.revision, x.m
 	}
@@ -203,23 +215,29 @@ func (f *Frontier) Complete(start, end []byte) int64 {
 	return f.completeLocked(start, end, f.mu.revision)
 }
 
+// completeOver is Complete of [start, end), which are the ranges first to last of
+// the layout: while the directory stays the same nothing is searched.
+func (f *Frontier) completeOver(layout uint64, first, last int, start, end []byte) int64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if layout != f.mu.layout {
+		return f.completeLocked(start, end, f.mu.revision)
+	}
+	return min(f.mu.revision, f.mu.least.min(first, last+1))
+}
+
 // completeLocked is the minimum of what the pending ranges of a span have and
 // of revision, which the others have.
 func (f *Frontier) completeLocked(start, end []byte, revision int64) int64 {
-	least := revision
-	for _, x := range f.mu.pending {
-		if x.complete < least && overlaps(start, end, x.start, x.end) {
-			least = x.complete
-		}
+	// The marks tile the keyspace: the first of the span is the one before the
+	// first that starts in it.
+	marks := f.mu.marks
+	first := sort.Search(len(marks), func(i int) bool { return bytes.Compare(marks[i].start, start) > 0 })
+	last := len(marks)
+	if len(end) > 0 {
+		last = sort.Search(len(marks), func(i int) bool { return bytes.Compare(marks[i].start, end) >= 0 })
 	}
-	return least
-}
-
-// overlaps says whether [aStart, aEnd) and [bStart, bEnd) share a key; an
-// empty end is the end of the keyspace.
-func overlaps(aStart, aEnd, bStart, bEnd []byte) bool {
-	return (len(bEnd) == 0 || bytes.Compare(aStart, bEnd) < 0) &&
-		(len(aEnd) == 0 || bytes.Compare(bStart, aEnd) < 0)
+	return min(revision, f.mu.least.min(max(first-1, 0), last))
 }
 
 // Revision returns the R of the newest cut, and the compacted revision.
@@ -268,4 +286,40 @@ func (f *Frontier) Lagging() []uint64 {
 	}
 	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
 	return ids
+}
+
+// minTree holds a number for each of n places, and in every inner node the least
+// of its two children: node i has the children 2i and 2i+1, and the leaves are
+// the nodes from n on. A number that was not set is math.MaxInt64.
+type minTree []int64
+
+func newMinTree(n int) minTree {
+	t := make(minTree, 2*n)
+	for i := range t {
+		t[i] = math.MaxInt64
+	}
+	return t
+}
+
+func (t minTree) set(place int, v int64) {
+	i := len(t)/2 + place
+	for t[i] = v; i > 1; i /= 2 {
+		t[i/2] = min(t[i], t[i^1])
+	}
+}
+
+// min returns the least number of the places first <= i < last.
+func (t minTree) min(first, last int) int64 {
+	least := int64(math.MaxInt64)
+	for l, r := first+len(t)/2, last+len(t)/2; l < r; l, r = l/2, r/2 {
+		if l&1 == 1 {
+			least = min(least, t[l])
+			l++
+		}
+		if r&1 == 1 {
+			r--
+			least = min(least, t[r])
+		}
+	}
+	return least
 }

@@ -165,7 +165,7 @@ func (h *Hub) Step() {
 	least := h.frontier.Complete(nil, nil)
 	complete := make([]int64, len(h.order))
 	for i, g := range h.order {
-		complete[i] = h.frontier.Complete(g.start, g.end)
+		complete[i] = h.complete(g)
 	}
 	h.drain()
 	for i, g := range h.order {
@@ -179,6 +179,11 @@ func (h *Hub) Step() {
 		h.shed(h.buffer.half())
 	}
 	h.answerProgress()
+}
+
+// complete is up to where the group's ranges are complete.
+func (h *Hub) complete(g *group) int64 {
+	return h.frontier.completeOver(h.layout, g.key.first, g.key.last, g.start, g.end)
 }
 
 // dispatch emits the events of (g.emitted, complete] to the group.
@@ -281,7 +286,7 @@ func (h *Hub) join(w *watcher) {
 				g.end = h.starts[last+1]
 			}
 		}
-		g.emitted = max(h.frontier.Complete(g.start, g.end), h.buffer.base-1)
+		g.emitted = max(h.complete(g), h.buffer.base-1)
 		h.groups[k] = g
 		h.order = append(h.order, g)
 	}
@@ -425,7 +430,7 @@ func (h *Hub) NextTask() (*Task, bool) {
 			h.settle(w)
 			continue
 		}
-		upTo := min(h.frontier.Complete(w.group.start, w.group.end), w.group.emitted)
+		upTo := min(h.complete(w.group), w.group.emitted)
 		if upTo <= w.pos {
 			// History has nothing more that is complete: the group's position
 			// is ahead of the frontier after a shed. Wait for the frontier.
@@ -461,7 +466,7 @@ func (h *Hub) TaskDone(t *Task, res TaskResult) {
 	if len(res.events) > 0 {
 		// header.revision of catching up is the current one (W10), as far as
 		// it is complete here.
-		revision := max(h.frontier.Complete(w.group.start, w.group.end), res.events[len(res.events)-1].revision)
+		revision := max(h.complete(w.group), res.events[len(res.events)-1].revision)
 		r := &Response{WatchID: w.id, Revision: revision, Fragment: w.fragment, prevKV: w.prevKV, events: res.events, history: true}
 		w.stream.push(r, true)
 		w.sent = true
