@@ -268,11 +268,8 @@ func (h *Hub) position(key []byte) int {
 
 // join puts a watcher into the group of its span, making the group if needed.
 func (h *Hub) join(w *watcher) {
-	if len(h.starts) == 0 {
-		h.regroup()
-	}
 	first, last := h.position(w.start), len(h.starts)-1
-	if len(w.end) != 0 {
+	if len(w.end) != 0 && last >= 0 {
 		i, _ := slices.BinarySearchFunc(h.starts, w.end, bytes.Compare)
 		last = max(i-1, first)
 	}

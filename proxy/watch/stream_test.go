@@ -191,3 +191,35 @@ func TestQueuedBytesBoundManySlowStreams(t *testing.T) {
 		t.Errorf("%d bytes are counted as queued on streams that have ended", h.queued)
 	}
 }
+
+// Clients may come back before the node has seen a cut: their watchers cost what
+// they cost later, and get everything from their start on.
+func TestWatchersBeforeTheFirstCut(t *testing.T) {
+	const watchers = 1000
+	f := NewFrontier()
+	h := NewHub(f, Limits{})
+	s := h.NewStream(func() {})
+	for range watchers {
+		s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), Current: 5})
+	}
+	h.Step()
+	h.Applied(putsOf(1, 5, 6))
+	f.Cut(&placementpb.Cut{Revision: 6, First: true,
+		Descriptors: []*rangepb.RangeDescriptor{{RangeId: 1}},
+		Marks:       []*placementpb.Mark{{RangeId: 1, Revision: 6}}})
+	f.Resolved(1, 6)
+	h.Step()
+	runTasks(h, &fakeHistory{events: putsOf(1, 5, 6)})
+	got := map[int64]int{}
+	for _, r := range s.Take() {
+		for _, e := range r.events {
+			if e.revision != 6 {
+				t.Fatalf("watcher %d of what comes after 5 got %d", r.WatchID, e.revision)
+			}
+			got[r.WatchID]++
+		}
+	}
+	if len(got) != watchers {
+		t.Fatalf("%d of %d watchers got the event", len(got), watchers)
+	}
+}
