@@ -20,6 +20,9 @@ type event struct {
 	// event is first dispatched in that layout.
 	position int
 	layout   uint64
+	// counted is the number of the hub's emission in which a stream's queue
+	// counted it last.
+	counted uint64
 
 	// previous is the version before this one, read once for all watchers
 	// that want it.

@@ -38,9 +38,12 @@ type Hub struct {
 	tasks []*watcher
 	// progress are the streams that wait for a progress response.
 	progress []*Stream
-	touched  []*watcher
-	watchers int
-	slow     int
+	// touched are the streams that get something of the dispatch under way.
+	touched []*Stream
+	// emissions numbers what dispatches give to streams.
+	emissions uint64
+	watchers  int
+	slow      int
 	// queued is the sum of the streams' bytes.
 	queued int
 }
@@ -132,7 +135,7 @@ func (h *Hub) Applied(events []mvcc.Event) {
 // Loaded tells of a replica whose state up to resolved came from the disk, or
 // from a snapshot, and not through Applied: what lies at or below it is history
 // for every watcher.
-func (h *Hub) Loaded(resolved int64) { h.buffer.trim(resolved + 1) }
+func (h *Hub) Loaded(resolved int64) { h.shed(resolved + 1) }
 
 // drain moves what was applied into the buffer.
 func (h *Hub) drain() {
@@ -201,7 +204,7 @@ func (h *Hub) dispatch(g *group, complete int64) {
 				g.match.each(e.kv.Key, func(w *watcher) {
 					if w.wants(e) {
 						if len(w.batch) == 0 {
-							h.touched = append(h.touched, w)
+							h.touch(w)
 						}
 						w.batch = append(w.batch, e)
 					}
@@ -210,10 +213,25 @@ func (h *Hub) dispatch(g *group, complete int64) {
 		}
 	}
 	g.emitted = complete
-	for _, w := range h.touched {
-		h.emit(w, from)
+	for _, s := range h.touched {
+		h.emissions++
+		for _, w := range s.touched {
+			h.emit(w, from)
+		}
+		clear(s.touched)
+		s.touched = s.touched[:0]
 	}
+	clear(h.touched)
 	h.touched = h.touched[:0]
+}
+
+// touch notes that a watcher gets something of the dispatch under way.
+func (h *Hub) touch(w *watcher) {
+	s := w.stream
+	if len(s.touched) == 0 {
+		h.touched = append(h.touched, s)
+	}
+	s.touched = append(s.touched, w)
 }
 
 // emit sends a watcher the batch of a dispatch that began after revision from.
@@ -461,10 +479,9 @@ func (h *Hub) TaskDone(t *Task, res TaskResult) {
 	}
 	w.pos = res.done
 	if len(res.events) > 0 {
-		// header.revision of catching up is the current one (W10), as far as
-		// it is complete here.
-		revision := max(h.complete(w.group), res.events[len(res.events)-1].revision)
-		r := &Response{WatchID: w.id, Revision: revision, Fragment: w.fragment, prevKV: w.prevKV, events: res.events, history: true}
+		// header.revision of catching up is the current one (W10) as of the
+		// read: what is newer has not been looked for.
+		r := &Response{WatchID: w.id, Revision: t.UpTo, Fragment: w.fragment, prevKV: w.prevKV, events: res.events, history: true}
 		w.stream.push(r, true)
 		w.sent = true
 	}

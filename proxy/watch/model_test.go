@@ -359,6 +359,7 @@ type watchModel struct {
 	start, end       []byte
 	from             int64
 	noPut, noDelete  bool
+	now              bool // asked for what comes after the creation
 	created, stopped bool
 	compacted        bool
 	promised         int64
@@ -428,6 +429,7 @@ func (r *watchRun) create(c *watchClient) {
 	}
 	m.from = req.StartRevision
 	if m.from == 0 {
+		m.now = true
 		m.from = w.revision + 1
 	}
 	before := c.s.nextID
@@ -494,6 +496,9 @@ func (r *watchRun) take(c *watchClient) {
 				r.t.Fatalf("seed %d: created is not the first response", r.seed)
 			}
 			m.created = true
+			if m.now {
+				m.promised = resp.Revision
+			}
 		case resp.Canceled:
 			m.stopped = true
 			m.compacted = resp.CompactRevision != 0

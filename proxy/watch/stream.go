@@ -37,11 +37,12 @@ type Stream struct {
 	// out waits to be taken by the sender; wake tells it.
 	out  []*Response
 	wake func()
-	// bytes of out. Events that the hub dispatches are shared by the stream's
-	// watchers: those of a revision count once a stream. What was read from
-	// history belongs to one watcher and counts always.
-	bytes   int
-	counted int64
+	// bytes of out. An event that a dispatch gives to several watchers of the
+	// stream is shared by them and counts once. What was read from history
+	// belongs to one watcher and counts always.
+	bytes int
+	// touched are the watchers that get something of the dispatch under way.
+	touched []*watcher
 	// lagged: some watcher fell behind because the queue was full.
 	lagged bool
 	// wanted is the revision a progress request waits for; 0: none does.
@@ -232,15 +233,17 @@ func (s *Stream) reached() (int64, bool) {
 }
 
 // ProgressTick sends a progress notification to each synced watcher that
-// asked for them and was sent nothing since the tick before (W15).
+// asked for them and was sent nothing since the tick before (W15). It promises no
+// less than what the watcher was told before. While the client reads too slowly
+// there is none.
 func (s *Stream) ProgressTick() {
 	for _, id := range slices.Sorted(maps.Keys(s.watchers)) {
 		w := s.watchers[id]
 		if !w.progress {
 			continue
 		}
-		if !w.sent && w.synced && w.group.emitted >= w.asked {
-			s.push(&Response{WatchID: id, Revision: w.group.emitted}, true)
+		if !w.sent && w.synced && w.group.emitted >= max(w.asked, w.min-1) {
+			s.push(&Response{WatchID: id, Revision: w.group.emitted}, false)
 		}
 		w.sent = false
 	}
@@ -261,14 +264,12 @@ func (s *Stream) push(r *Response, force bool) bool {
 	}
 	r.bytes = responseOverhead + 8*len(r.events)
 	for _, e := range r.events {
-		if r.history || e.revision > s.counted {
+		if r.history || e.counted != s.hub.emissions {
 			r.bytes += e.size
+			e.counted = s.hub.emissions
 		}
 	}
 	s.setBytes(s.bytes + r.bytes)
-	if n := len(r.events); n > 0 && !r.history {
-		s.counted = max(s.counted, r.events[n-1].revision)
-	}
 	s.out = append(s.out, r)
 	s.wake()
 	return true

@@ -223,3 +223,164 @@ func TestWatchersBeforeTheFirstCut(t *testing.T) {
 		t.Fatalf("%d of %d watchers got the event", len(got), watchers)
 	}
 }
+
+// The header of a response promises nothing that was not sent: a client that
+// resumes after it misses nothing (contract S2), also when the frontier moved on
+// while history was read.
+func TestHeaderOfHistoryIsNotAheadOfWhatWasSent(t *testing.T) {
+	h, history := oneRange(Limits{}, putsOf(1, 2, 10))
+	s := h.NewStream(func() {})
+	s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), StartRevision: 2, Current: 10})
+	task, ok := h.NextTask()
+	if !ok {
+		t.Fatal("no read of history is wanted")
+	}
+	res := task.Run(history)
+	history.events = append(history.events, putsOf(1, 11, 20)...)
+	h.Applied(putsOf(1, 11, 20))
+	h.frontier.Cut(&placementpb.Cut{Revision: 20, Marks: []*placementpb.Mark{{RangeId: 1, Revision: 20}}})
+	h.frontier.Resolved(1, 20)
+	h.TaskDone(task, res)
+	h.Step()
+	runTasks(h, history)
+	sent := int64(0)
+	for _, r := range s.Take() {
+		if len(r.events) == 0 {
+			continue
+		}
+		sent = r.events[len(r.events)-1].revision
+		if r.Revision > sent {
+			t.Errorf("a header says %d when everything up to %d was sent", r.Revision, sent)
+		}
+	}
+	if sent != 20 {
+		t.Errorf("events up to %d were sent, want 20", sent)
+	}
+}
+
+// A progress notification is not below the revision that the watcher was told
+// when it was made.
+func TestProgressIsNotBelowTheCreatedRevision(t *testing.T) {
+	h, _ := oneRange(Limits{}, putsOf(1, 2, 10))
+	s := h.NewStream(func() {})
+	s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), Progress: true, Current: 12})
+	s.Take()
+	s.ProgressTick()
+	if out := s.Take(); len(out) != 0 {
+		t.Errorf("progress at %d after created at 12", out[0].Revision)
+	}
+	h.frontier.Cut(&placementpb.Cut{Revision: 12})
+	h.Step()
+	s.ProgressTick()
+	if out := s.Take(); len(out) != 1 || out[0].Revision != 12 {
+		t.Errorf("%d responses at 12, want one of progress", len(out))
+	}
+}
+
+// A client that reads nothing is not sent notifications without end.
+func TestProgressTicksAreBoundedByTheStream(t *testing.T) {
+	limits := Limits{StreamBytes: 1000}
+	h, _ := oneRange(limits, putsOf(1, 2, 10))
+	s := h.NewStream(func() {})
+	s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), Progress: true, Current: 10})
+	for range 1000 {
+		s.ProgressTick()
+	}
+	if most := limits.StreamBytes/responseOverhead + 2; len(s.out) > most {
+		t.Errorf("%d responses wait for a client that does not read, want at most %d", len(s.out), most)
+	}
+	s.Take()
+	s.Drained()
+	s.ProgressTick()
+	if out := s.Take(); len(out) != 1 {
+		t.Errorf("%d notifications once it reads again, want 1", len(out))
+	}
+}
+
+// What waits is counted for every watcher that gets it, whatever was queued for
+// another before: here for the one that saw the first and the newest event.
+func TestStreamBytesCountEventsOfEveryWatcher(t *testing.T) {
+	const keys, rounds, valueBytes = 50, 20, 1000
+	var events []mvcc.Event
+	put := func(key string) {
+		r := int64(len(events) + 2)
+		events = append(events, mvcc.Event{Revision: r, Kv: &mvccpb.KeyValue{
+			Key: []byte(key), Value: make([]byte, valueBytes), ModRevision: r}})
+	}
+	put("first")
+	for range rounds {
+		for k := range keys {
+			put(fmt.Sprint("k", k))
+		}
+	}
+	put("first")
+
+	f := NewFrontier()
+	limits := Limits{StreamBytes: 10 * rounds * valueBytes}
+	h := NewHub(f, limits)
+	f.Cut(&placementpb.Cut{Revision: 1, First: true, Descriptors: []*rangepb.RangeDescriptor{{RangeId: 1}}})
+	h.Step()
+	s := h.NewStream(func() {})
+	s.Create(CreateRequest{Start: []byte("first"), Current: 1})
+	for k := range keys {
+		s.Create(CreateRequest{Start: fmt.Append(nil, "k", k), Current: 1})
+	}
+	h.Applied(events)
+	last := events[len(events)-1].Revision
+	f.Cut(&placementpb.Cut{Revision: last, Marks: []*placementpb.Mark{{RangeId: 1, Revision: last}}})
+	f.Resolved(1, last)
+	h.Step()
+	if held, most := heldBy(s), limits.StreamBytes+2*rounds*(valueBytes+eventOverhead); held > most {
+		t.Errorf("%d bytes of events wait for a client that does not read, want at most %d", held, most)
+	}
+}
+
+// Watchers of the same events share them, and they count once.
+func TestStreamBytesCountSharedEventsOnce(t *testing.T) {
+	const watchers, valueBytes = 50, 1000
+	f := NewFrontier()
+	h := NewHub(f, Limits{})
+	f.Cut(&placementpb.Cut{Revision: 1, First: true, Descriptors: []*rangepb.RangeDescriptor{{RangeId: 1}}})
+	h.Step()
+	s := h.NewStream(func() {})
+	for range watchers {
+		s.Create(CreateRequest{Start: []byte("k"), End: []byte("l"), Current: 1})
+	}
+	s.Take()
+	s.Drained()
+	h.Applied(putsOf(valueBytes, 2, 11))
+	f.Cut(&placementpb.Cut{Revision: 11, Marks: []*placementpb.Mark{{RangeId: 1, Revision: 11}}})
+	f.Resolved(1, 11)
+	h.Step()
+	if most := 10*(valueBytes+eventOverhead+10) + watchers*(responseOverhead+10*8); s.bytes > most {
+		t.Errorf("%d bytes are counted for ten events of %d bytes and %d watchers, want at most %d", s.bytes, valueBytes, watchers, most)
+	}
+}
+
+// A replica whose state comes from elsewhere while watchers are there: what they
+// have not been sent comes from history.
+func TestLoadedReplicaLosesNothingForWatchers(t *testing.T) {
+	f := NewFrontier()
+	h := NewHub(f, Limits{})
+	f.Cut(&placementpb.Cut{Revision: 1, First: true, Descriptors: []*rangepb.RangeDescriptor{
+		{RangeId: 1, End: []byte("m")}, {RangeId: 2, Start: []byte("m")}}})
+	h.Step()
+	s := h.NewStream(func() {})
+	s.Create(CreateRequest{Start: []byte("k"), End: []byte("z"), Current: 1})
+	history := &fakeHistory{events: putsOf(1, 2, 5)}
+	h.Applied(history.events)
+	f.Cut(&placementpb.Cut{Revision: 9, Marks: []*placementpb.Mark{{RangeId: 1, Revision: 5}, {RangeId: 2, Revision: 9}}})
+	f.Resolved(1, 5)
+	h.Step()
+	h.Loaded(9)
+	f.Resolved(2, 9)
+	h.Step()
+	runTasks(h, history)
+	got := 0
+	for _, r := range s.Take() {
+		got += len(r.events)
+	}
+	if got != 4 {
+		t.Errorf("%d events came, want 4", got)
+	}
+}
