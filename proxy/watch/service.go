@@ -205,18 +205,22 @@ func (s *Service) Stats() Stats {
 	return Stats{Streams: len(s.mu.streams), Watchers: all, Behind: behind, BufferedBytes: s.hub.Buffered()}
 }
 
-// Client is the sending side of one Watch call. Its methods may be called
-// from any goroutine; Next by one at a time.
+// Client is one Watch call. Its methods may be called from any goroutine; Next by
+// one at a time. While the stream's queue is full, because its client does not
+// read, requests wait: their answers would come on top of it.
 type Client struct {
 	s      *Service
 	stream *Stream
 	ready  chan struct{}
+	// room tells that the queue was drained, closed that the call has ended.
+	room   chan struct{}
+	closed chan struct{}
 	taken  bool
 }
 
 // Open opens a stream. The caller closes it.
 func (s *Service) Open() *Client {
-	c := &Client{s: s, ready: make(chan struct{}, 1)}
+	c := &Client{s: s, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), closed: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.stream = s.hub.NewStream(func() {
@@ -241,10 +245,29 @@ func (c *Client) RequestProgress(current int64) { c.do(func() { c.stream.Request
 func (c *Client) do(fn func()) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	for !c.stream.closed && c.stream.full() {
+		c.s.mu.Unlock()
+		select {
+		case <-c.room:
+		case <-c.closed:
+		}
+		c.s.mu.Lock()
+		if !c.stream.full() {
+			c.hasRoom() // others may wait, too
+		}
+	}
 	fn()
 	c.s.wakeReadersLocked()
 	if len(c.s.hub.progress) > 0 {
 		c.s.wake()
+	}
+}
+
+// hasRoom has the requests that wait look at the queue again.
+func (c *Client) hasRoom() {
+	select {
+	case c.room <- struct{}{}:
+	default:
 	}
 }
 
@@ -258,6 +281,7 @@ func (c *Client) Next(ctx context.Context) ([]*Response, error) {
 			c.taken = false
 			c.stream.Drained()
 			c.s.wakeReadersLocked()
+			c.hasRoom()
 		}
 		out, err := c.stream.Take(), c.stream.Err()
 		c.taken = len(out) > 0
@@ -280,6 +304,9 @@ func (c *Client) Next(ctx context.Context) ([]*Response, error) {
 func (c *Client) Close() {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	if !c.stream.closed {
+		close(c.closed)
+	}
 	c.stream.Close()
 	delete(c.s.mu.streams, c.stream)
 }
