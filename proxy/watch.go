@@ -51,8 +51,10 @@ func (s *watchServer) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.
 	defer client.Close()
 
 	go func() {
-
-		cancel(s.receive(ctx, stream, client))
+		// A client that has nothing more to ask is still sent its events.
+		if err := s.receive(ctx, stream, client); !errors.Is(err, io.EOF) {
+			cancel(err)
+		}
 	}()
 	go func() {
 		select {
@@ -63,8 +65,6 @@ func (s *watchServer) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.
 	}()
 	err := s.send(ctx, stream, client)
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, io.EOF):
-		return nil // the client has nothing more to ask
 	case stream.Context().Err() != nil:
 		if errors.Is(stream.Context().Err(), context.Canceled) {
 			return rpctypes.ErrGRPCWatchCanceled
