@@ -34,7 +34,7 @@ func (s *adminServer) directory() (*router.Directory, error) {
 }
 
 func (s *adminServer) info(d *rangepb.RangeDescriptor) *adminpb.RangeInfo {
-	info := &adminpb.RangeInfo{Descriptor_: d}
+	info := &adminpb.RangeInfo{Desc: d}
 	s.replicas.Info(d.RangeId, info)
 	return info
 }

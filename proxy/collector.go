@@ -190,8 +190,8 @@ func (c *collector) collectRanges(gauge func(*prometheus.Desc, float64, ...strin
 	}
 	for _, id := range loaded {
 		label := strconv.FormatUint(id, 10)
-		info := adminpb.RangeInfo{Descriptor_: byID[id]}
-		if info.Descriptor_ == nil {
+		info := adminpb.RangeInfo{Desc: byID[id]}
+		if info.Desc == nil {
 			continue // begun here, its cut is still to come
 		}
 		c.cfg.Replicas.Info(id, &info)

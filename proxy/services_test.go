@@ -189,7 +189,7 @@ func TestAdminSplitsAndDescribes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Ranges) != 3 || list.Revision != 6 || string(list.Ranges[1].Descriptor_.Start) != "m" {
+	if len(list.Ranges) != 3 || list.Revision != 6 || string(list.Ranges[1].Desc.Start) != "m" {
 		t.Errorf("%v", list)
 	}
 	one, err := admin.DescribeRange(ctx, &adminpb.DescribeRangeRequest{RangeId: 1})

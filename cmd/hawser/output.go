@@ -102,7 +102,7 @@ func rangeOf(d *rangepb.RangeDescriptor) rangeJSON {
 
 func rangeInfoOf(i *adminpb.RangeInfo) rangeInfoJSON {
 	return rangeInfoJSON{
-		rangeJSON: rangeOf(i.GetDescriptor_()), Active: i.GetActive(), LiveKeys: i.GetLiveKeys(),
+		rangeJSON: rangeOf(i.GetDesc()), Active: i.GetActive(), LiveKeys: i.GetLiveKeys(),
 		ApproximateBytes: i.GetApproximateBytes(), Resolved: i.GetResolved(),
 	}
 }

@@ -46,7 +46,7 @@ func (f *fakeAdmin) ServerInfo(context.Context, *adminpb.ServerInfoRequest) (*ad
 func (f *fakeAdmin) ListRanges(context.Context, *adminpb.ListRangesRequest) (*adminpb.ListRangesResponse, error) {
 	resp := &adminpb.ListRangesResponse{Revision: 42}
 	for _, d := range f.ranges {
-		resp.Ranges = append(resp.Ranges, &adminpb.RangeInfo{Descriptor_: d, LiveKeys: 10, ApproximateBytes: 2048, Resolved: 41, Active: d.RangeId == 1})
+		resp.Ranges = append(resp.Ranges, &adminpb.RangeInfo{Desc: d, LiveKeys: 10, ApproximateBytes: 2048, Resolved: 41, Active: d.RangeId == 1})
 	}
 	return resp, nil
 }
@@ -54,7 +54,7 @@ func (f *fakeAdmin) ListRanges(context.Context, *adminpb.ListRangesRequest) (*ad
 func (f *fakeAdmin) DescribeRange(_ context.Context, req *adminpb.DescribeRangeRequest) (*adminpb.DescribeRangeResponse, error) {
 	for _, d := range f.ranges {
 		if d.RangeId == req.RangeId {
-			resp := &adminpb.DescribeRangeResponse{Range: &adminpb.RangeInfo{Descriptor_: d}}
+			resp := &adminpb.DescribeRangeResponse{Range: &adminpb.RangeInfo{Desc: d}}
 			if d.RangeId == 1 {
 				resp.Raft = &adminpb.RaftInfo{Term: 3, LeaderReplicaId: 1, CommitIndex: 9, AppliedIndex: 8, FirstIndex: 2, LastIndex: 9}
 			}

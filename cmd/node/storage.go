@@ -77,7 +77,7 @@ func (c *Core) Info(id uint64, info *adminpb.RangeInfo) {
 	if resolved, ok := c.Readers.Resolved(id); ok {
 		info.Resolved = resolved
 	}
-	d := info.Descriptor_
+	d := info.Desc
 	if d == nil {
 		return
 	}

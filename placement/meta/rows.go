@@ -96,7 +96,7 @@ func (s *State) Stage(b *pebble.Batch, c Changes) error {
 	}
 	for _, id := range c.ranges {
 		r := s.ranges[id]
-		row := &placementpb.MetaRange{Descriptor_: r.Desc, Active: r.Active, Mark: r.Mark}
+		row := &placementpb.MetaRange{Desc: r.Desc, Active: r.Active, Mark: r.Mark}
 		if err := set(rowKey(rangeRow, id), row); err != nil {
 			return err
 		}
@@ -176,14 +176,14 @@ func (s *State) loadRow(prefixLen int, key, value []byte) error {
 			return err
 		}
 		id := binary.BigEndian.Uint64(ids)
-		if row.Descriptor_ == nil || row.Descriptor_.RangeId != id {
-			return corrupt("descriptor of r%d", row.Descriptor_.GetRangeId())
+		if row.Desc == nil || row.Desc.RangeId != id {
+			return corrupt("descriptor of r%d", row.Desc.GetRangeId())
 		}
 		// Decided rows sort before range rows.
 		if r := s.ranges[id]; r != nil {
-			r.Desc, r.Active, r.Mark = row.Descriptor_, row.Active, row.Mark
+			r.Desc, r.Active, r.Mark = row.Desc, row.Active, row.Mark
 		} else {
-			s.ranges[id] = &Range{Desc: row.Descriptor_, Active: row.Active, Mark: row.Mark}
+			s.ranges[id] = &Range{Desc: row.Desc, Active: row.Active, Mark: row.Mark}
 		}
 	case kind[0] == decidedRow && len(ids) == 16:
 		d := &placementpb.Decided{}

@@ -422,7 +422,7 @@ func FuzzRow(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, k := range [][]byte{rowKey(headerRow), rowKey(rangeRow, 1), rowKey(decidedRow, 1, 4)} {
-		v, err := encodeRow(k, &placementpb.MetaRange{Descriptor_: desc(1, 1, "", "h")})
+		v, err := encodeRow(k, &placementpb.MetaRange{Desc: desc(1, 1, "", "h")})
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -116,8 +116,8 @@ func (x *ListRangesResponse) GetRevision() int64 {
 
 // RangeInfo is a range with its figures.
 type RangeInfo struct {
-	state       protoimpl.MessageState   `protogen:"open.v1"`
-	Descriptor_ *rangepb.RangeDescriptor `protobuf:"bytes,1,opt,name=descriptor,proto3" json:"descriptor,omitempty"`
+	state protoimpl.MessageState   `protogen:"open.v1"`
+	Desc  *rangepb.RangeDescriptor `protobuf:"bytes,1,opt,name=desc,proto3" json:"desc,omitempty"`
 	// active: the range has written lately and its replicas are loaded.
 	Active bool `protobuf:"varint,2,opt,name=active,proto3" json:"active,omitempty"`
 	// live_keys at the newest revision.
@@ -160,9 +160,9 @@ func (*RangeInfo) Descriptor() ([]byte, []int) {
 	return file_proto_adminpb_admin_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *RangeInfo) GetDescriptor_() *rangepb.RangeDescriptor {
+func (x *RangeInfo) GetDesc() *rangepb.RangeDescriptor {
 	if x != nil {
-		return x.Descriptor_
+		return x.Desc
 	}
 	return nil
 }
@@ -652,11 +652,9 @@ const file_proto_adminpb_admin_proto_rawDesc = "" +
 	"\x11ListRangesRequest\"c\n" +
 	"\x12ListRangesResponse\x121\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x19.hawser.adminpb.RangeInfoR\x06ranges\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\xca\x01\n" +
-	"\tRangeInfo\x12?\n" +
-	"\n" +
-	"descriptor\x18\x01 \x01(\v2\x1f.hawser.rangepb.RangeDescriptorR\n" +
-	"descriptor\x12\x16\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xbe\x01\n" +
+	"\tRangeInfo\x123\n" +
+	"\x04desc\x18\x01 \x01(\v2\x1f.hawser.rangepb.RangeDescriptorR\x04desc\x12\x16\n" +
 	"\x06active\x18\x02 \x01(\bR\x06active\x12\x1b\n" +
 	"\tlive_keys\x18\x03 \x01(\x03R\bliveKeys\x12+\n" +
 	"\x11approximate_bytes\x18\x04 \x01(\x04R\x10approximateBytes\x12\x1a\n" +
@@ -729,7 +727,7 @@ var file_proto_adminpb_admin_proto_goTypes = []any{
 }
 var file_proto_adminpb_admin_proto_depIdxs = []int32{
 	2,  // 0: hawser.adminpb.ListRangesResponse.ranges:type_name -> hawser.adminpb.RangeInfo
-	10, // 1: hawser.adminpb.RangeInfo.descriptor:type_name -> hawser.rangepb.RangeDescriptor
+	10, // 1: hawser.adminpb.RangeInfo.desc:type_name -> hawser.rangepb.RangeDescriptor
 	2,  // 2: hawser.adminpb.DescribeRangeResponse.range:type_name -> hawser.adminpb.RangeInfo
 	5,  // 3: hawser.adminpb.DescribeRangeResponse.raft:type_name -> hawser.adminpb.RaftInfo
 	10, // 4: hawser.adminpb.SplitRangeResponse.left:type_name -> hawser.rangepb.RangeDescriptor

@@ -3093,9 +3093,9 @@ func (x *Compact) GetRevision() int64 {
 
 // MetaRange is the durable row of one range in the meta state.
 type MetaRange struct {
-	state       protoimpl.MessageState   `protogen:"open.v1"`
-	Descriptor_ *rangepb.RangeDescriptor `protobuf:"bytes,1,opt,name=descriptor,proto3" json:"descriptor,omitempty"`
-	Active      bool                     `protobuf:"varint,2,opt,name=active,proto3" json:"active,omitempty"`
+	state  protoimpl.MessageState   `protogen:"open.v1"`
+	Desc   *rangepb.RangeDescriptor `protobuf:"bytes,1,opt,name=desc,proto3" json:"desc,omitempty"`
+	Active bool                     `protobuf:"varint,2,opt,name=active,proto3" json:"active,omitempty"`
 	// mark is m while the range is inactive.
 	Mark          int64 `protobuf:"varint,3,opt,name=mark,proto3" json:"mark,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3132,9 +3132,9 @@ func (*MetaRange) Descriptor() ([]byte, []int) {
 	return file_proto_placementpb_placement_proto_rawDescGZIP(), []int{39}
 }
 
-func (x *MetaRange) GetDescriptor_() *rangepb.RangeDescriptor {
+func (x *MetaRange) GetDesc() *rangepb.RangeDescriptor {
 	if x != nil {
-		return x.Descriptor_
+		return x.Desc
 	}
 	return nil
 }
@@ -3446,11 +3446,9 @@ const file_proto_placementpb_placement_proto_rawDesc = "" +
 	"\n" +
 	"meta_index\x18\x02 \x01(\x04R\tmetaIndex\"%\n" +
 	"\aCompact\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision\"x\n" +
-	"\tMetaRange\x12?\n" +
-	"\n" +
-	"descriptor\x18\x01 \x01(\v2\x1f.hawser.rangepb.RangeDescriptorR\n" +
-	"descriptor\x12\x16\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"l\n" +
+	"\tMetaRange\x123\n" +
+	"\x04desc\x18\x01 \x01(\v2\x1f.hawser.rangepb.RangeDescriptorR\x04desc\x12\x16\n" +
 	"\x06active\x18\x02 \x01(\bR\x06active\x12\x12\n" +
 	"\x04mark\x18\x03 \x01(\x03R\x04mark\"\x9b\x01\n" +
 	"\n" +
@@ -3594,7 +3592,7 @@ var file_proto_placementpb_placement_proto_depIdxs = []int32{
 	13, // 54: hawser.placementpb.Transaction.participants:type_name -> hawser.placementpb.Participant
 	42, // 55: hawser.placementpb.Split.left:type_name -> hawser.rangepb.RangeDescriptor
 	42, // 56: hawser.placementpb.Split.right:type_name -> hawser.rangepb.RangeDescriptor
-	42, // 57: hawser.placementpb.MetaRange.descriptor:type_name -> hawser.rangepb.RangeDescriptor
+	42, // 57: hawser.placementpb.MetaRange.desc:type_name -> hawser.rangepb.RangeDescriptor
 	58, // [58:58] is the sub-list for method output_type
 	58, // [58:58] is the sub-list for method input_type
 	58, // [58:58] is the sub-list for extension type_name
