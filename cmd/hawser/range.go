@@ -184,7 +184,7 @@ func (a *app) rangeSplit(ctx context.Context, conn *connection, args []string, o
 			continue
 		}
 		if err != nil {
-			err = describeSplitFailure(err, req, len(requests))
+			err = describeSplitFailure(err, req)
 			break
 		}
 		done.Splits = append(done.Splits, splitJSON{Left: rangeOf(resp.GetLeft()), Right: rangeOf(resp.GetRight())})
@@ -193,9 +193,9 @@ func (a *app) rangeSplit(ctx context.Context, conn *connection, args []string, o
 	return errors.Join(err, a.writeSplits(done, o.format))
 }
 
-// describeSplitFailure says which of several splits failed, and that one whose
-// answer is missing may have been done.
-func describeSplitFailure(err error, req *adminpb.SplitRangeRequest, of int) error {
+// describeSplitFailure says which of several splits failed, that one whose answer
+// is missing may have been done, and how to go on past a boundary.
+func describeSplitFailure(err error, req *adminpb.SplitRangeRequest) error {
 	var exit *exitError
 	if !errors.As(err, &exit) {
 		return err
@@ -204,8 +204,11 @@ func describeSplitFailure(err error, req *adminpb.SplitRangeRequest, of int) err
 	if key := req.GetKey(); key != nil {
 		what = "split at " + shortBoundary(key)
 	}
-	if exit.code == exitNoAnswer {
+	switch exit.code {
+	case exitNoAnswer:
 		return failf(exit.code, "%s: %w; it may have been done all the same", what, exit.err)
+	case exitBoundary:
+		return failf(exit.code, "%s: %w; with --skip-existing it counts as done", what, exit.err)
 	}
 	return failf(exit.code, "%s: %w", what, exit.err)
 }

@@ -322,6 +322,21 @@ func TestRangeSplitOfAThousandKeys(t *testing.T) {
 	}
 }
 
+// A file that is used again, or names a key twice, stops at the first boundary:
+// the error says how to go on.
+func TestRangeSplitNamesSkipExistingAtABoundary(t *testing.T) {
+	f := newFakeAdmin()
+	addr := listenAdmin(t, f)
+	code, _, stderr := execute(t, "a\nb\na\nc\n", "range", "split", "--endpoints", addr, "--keys-file", "-")
+	if code != exitBoundary || !strings.Contains(stderr, `split at "a"`) || !strings.Contains(stderr, "--skip-existing") {
+		t.Errorf("code %d, want %d; %q should name the key and --skip-existing", code, exitBoundary, stderr)
+	}
+	code, _, stderr = execute(t, "a\nb\na\nc\n", "range", "split", "--endpoints", addr, "--skip-existing", "--keys-file", "-")
+	if code != 0 || len(f.ranges) != 4 {
+		t.Errorf("code %d, %d ranges, want 4: %s", code, len(f.ranges), stderr)
+	}
+}
+
 func TestVersion(t *testing.T) {
 	for _, args := range [][]string{{"version"}, {"--version"}, {"-version"}} {
 		code, stdout, _ := execute(t, "", args...)
