@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -95,6 +96,14 @@ func (r *Replica) moveEarly() {
 	r.early = nil
 	for _, q := range early {
 		r.free.push(q)
+	}
+}
+
+// forgetEarly drops early requests that are answered: they have waited for too
+// long, or another replica leads. So there are no more of them than live requests.
+func (r *Replica) forgetEarly() {
+	if len(r.early) > r.live.count {
+		r.early = slices.DeleteFunc(r.early, func(q *request) bool { return q.stage == stageGone })
 	}
 }
 

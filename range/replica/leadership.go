@@ -104,6 +104,7 @@ func (g *registration) String() string {
 // lookAtLeadership follows raft: this replica was elected, serves, or has lost
 // its place.
 func (r *Replica) lookAtLeadership() {
+	defer r.forgetEarly()
 	leader, term := r.group.IsLeader(), r.group.Term()
 	l := &r.lead
 	if l.term != 0 && (!leader || term != l.term) {

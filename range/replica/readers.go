@@ -46,7 +46,8 @@ func NewReaders(db *pebble.DB, store *mvcc.Store) *Readers {
 }
 
 // readState is what is published of one range. It exists from the first read
-// or load on and is never removed: a sleeping range keeps it.
+// or load on: a sleeping range keeps it. One without a replica on this node is
+// kept while somebody waits at it.
 type readState struct {
 	rangeID  uint64
 	resolved atomic.Int64
@@ -59,6 +60,8 @@ type readState struct {
 		waiters awaiters
 		// early wait for a descriptor of their epoch; their revision is resolved.
 		early []awaiter
+		// dropped: it is not of Readers any more, and nobody may wait at it.
+		dropped bool
 	}
 }
 
@@ -77,7 +80,13 @@ func (r *Readers) Await(rangeID, epoch uint64, rev int64, done func(error)) {
 		done(err)
 		return
 	}
-	s.wait(awaiter{epoch: epoch, revision: rev, since: r.ticks.Load(), done: done})
+	w := awaiter{epoch: epoch, revision: rev, since: r.ticks.Load(), done: done}
+	if s.desc.Load() == nil {
+		s = r.begin(rangeID, nil)
+	}
+	for !s.wait(w) {
+		s = r.begin(rangeID, nil) // dropped meanwhile
+	}
 }
 
 // Piece is the part of a read that lies in one range.
@@ -160,11 +169,27 @@ func (r *Readers) Tick(maxTicks int) {
 	r.mu.RUnlock()
 	for _, s := range states {
 		s.expire(now - int64(maxTicks))
+		if s.desc.Load() == nil {
+			r.drop(s)
+		}
+	}
+}
+
+// drop forgets a range that has no replica here, unless somebody waits for it.
+func (r *Readers) drop(s *readState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.desc.Load() == nil && !s.failed.Load() && s.awaiting.Load() == 0 {
+		s.mu.dropped = true
+		delete(r.mu.ranges, s.rangeID)
 	}
 }
 
 // state returns the published state of a range, from its rows if nobody has
-// asked before.
+// asked before. That of a range without a replica here says so and is of no
+// other use.
 func (r *Readers) state(rangeID uint64) (*readState, error) {
 	r.mu.RLock()
 	s := r.mu.ranges[rangeID]
@@ -177,12 +202,18 @@ func (r *Readers) state(rangeID uint64) (*readState, error) {
 	err = errors.Join(err, snap.Close())
 	switch {
 	case errors.Is(err, ErrNoReplica):
-		return r.begin(rangeID, nil), nil
+		return newReadState(rangeID), nil
 	case err != nil:
 		r.begin(rangeID, nil).fail()
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	return r.begin(rangeID, &saved), nil
+}
+
+func newReadState(rangeID uint64) *readState {
+	s := &readState{rangeID: rangeID}
+	s.resolved.Store(-1)
+	return s
 }
 
 // begin makes a replica known, with what its rows say unless it is known
@@ -191,8 +222,7 @@ func (r *Readers) begin(rangeID uint64, saved *Saved) *readState {
 	r.mu.Lock()
 	s := r.mu.ranges[rangeID]
 	if s == nil {
-		s = &readState{rangeID: rangeID}
-		s.resolved.Store(-1)
+		s = newReadState(rangeID)
 		r.mu.ranges[rangeID] = s
 	}
 	first := saved != nil && s.desc.Load() == nil
@@ -263,12 +293,18 @@ type awaiter struct {
 	done     func(error)
 }
 
-func (s *readState) wait(w awaiter) {
+// wait has w answered when the replica is as far. It reports false if the state
+// was dropped.
+func (s *readState) wait(w awaiter) bool {
 	s.mu.Lock()
+	if s.mu.dropped {
+		s.mu.Unlock()
+		return false
+	}
 	if s.awaiting.Load() >= maxAwaiting {
 		s.mu.Unlock()
 		w.done(ErrTooManyRequests)
-		return
+		return true
 	}
 	// Announced before the state is looked at again: either this look sees a
 	// publication, or the publication sees the announcement.
@@ -278,10 +314,11 @@ func (s *readState) wait(w awaiter) {
 		s.awaiting.Add(-1)
 		s.mu.Unlock()
 		w.done(err)
-		return
+		return true
 	}
 	heap.Push(&s.mu.waiters, w)
 	s.mu.Unlock()
+	return true
 }
 
 func (s *readState) release(resolved int64, newSpan bool) {
