@@ -144,6 +144,8 @@ func (b *backend) HashEntries(rev, compacted int64, pieces []router.Piece) (all 
 
 func (b *backend) Nudge(uint64) {}
 
+func (b *backend) Wake(uint64) {}
+
 func (b *backend) Query(ranges []*placementpb.RangeEpoch, done func(*placementpb.QueryAnswer, error)) {
 	if b.silent.Load() {
 		select {

@@ -84,6 +84,9 @@ func (r ranges) HashEntries(rev, compacted int64, pieces []router.Piece) ([]mvcc
 // Nudge has the range look after itself.
 func (r ranges) Nudge(rangeID uint64) { r.c.Store.Post(rangeID, replica.Nudge{}) }
 
+// Wake has the range elect and register a leader.
+func (r ranges) Wake(rangeID uint64) { r.c.Store.Post(rangeID, replica.Wake{}) }
+
 func replicaPieces(pieces []router.Piece) []replica.Piece {
 	out := make([]replica.Piece, len(pieces))
 	for i, p := range pieces {

@@ -11,14 +11,13 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
-	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // ask is a request to S that is repeated while S refuses it for a reason that
-// passes. send gets a callback for S's answer.
+// passes. send gets the number of the try, from 1, and a callback for S's answer.
 type ask[T refusable] struct {
 	r       *Router
-	send    func(done func(T, error))
+	send    func(attempt int, done func(T, error))
 	done    func(T, error)
 	attempt int
 	ended   atomic.Bool
@@ -35,7 +34,7 @@ func (o *ask[T]) start() {
 	}
 	o.attempt++
 	seen := o.r.dir.Load()
-	o.send(func(res T, err error) {
+	o.send(o.attempt, func(res T, err error) {
 		if err == nil && res.GetRefused() {
 			switch res.GetReason() {
 			case placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING,
@@ -62,7 +61,7 @@ func (o *ask[T]) cancel() { o.ended.Store(true) }
 func (r *Router) Compact(ctx context.Context, rev int64) (int64, error) {
 	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.CompactResult, error)) func() {
 		o := &ask[*placementpb.CompactResult]{r: r, done: done,
-			send: func(f func(*placementpb.CompactResult, error)) { r.cfg.Sequencer.Compact(rev, f) }}
+			send: func(_ int, f func(*placementpb.CompactResult, error)) { r.cfg.Sequencer.Compact(rev, f) }}
 		o.start()
 		return o.cancel
 	})
@@ -80,28 +79,6 @@ func (r *Router) Compact(ctx context.Context, rev int64) (int64, error) {
 	}
 	r.sawRevision(res.Revision)
 	return res.Revision, nil
-}
-
-// Split splits the range that holds key at key (R11) and returns both halves
-// once it is decided. ErrBoundaryExists.
-func (r *Router) Split(ctx context.Context, key []byte) (left, right *rangepb.RangeDescriptor, err error) {
-	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.SplitResult, error)) func() {
-		o := &ask[*placementpb.SplitResult]{r: r, done: done,
-			send: func(f func(*placementpb.SplitResult, error)) { r.cfg.Sequencer.Split(key, f) }}
-		o.start()
-		return o.cancel
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	if res.Refused {
-		if res.Reason == placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS {
-			return nil, nil, fmt.Errorf("%w: %q", ErrBoundaryExists, key)
-		}
-		return nil, nil, fmt.Errorf("router: split at %q refused: %s", key, res.Reason)
-	}
-	r.learn([]*rangepb.RangeDescriptor{res.Left, res.Right})
-	return res.Left, res.Right, nil
 }
 
 // Errors of HalfKey.

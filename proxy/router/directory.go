@@ -155,18 +155,23 @@ func (d *Directory) Pieces(spans []mvcc.Access) []Piece {
 	parts := d.cut(spans)
 	out := make([]Piece, len(parts))
 	for i, p := range parts {
-		r := d.ranges[p.index]
-		out[i] = Piece{RangeID: r.RangeId, Epoch: r.Epoch, Start: p.spans[0].Start, End: p.spans[0].End}
-		for _, s := range p.spans[1:] {
-			if bytes.Compare(s.Start, out[i].Start) < 0 {
-				out[i].Start = s.Start
-			}
-			if out[i].End != nil && (s.End == nil || bytes.Compare(s.End, out[i].End) > 0) {
-				out[i].End = s.End
-			}
-		}
+		out[i] = pieceOf(d.ranges[p.index], p.spans)
 	}
 	return out
+}
+
+// pieceOf returns the piece of a range of which spans are touched.
+func pieceOf(r *rangepb.RangeDescriptor, spans []mvcc.Access) Piece {
+	p := Piece{RangeID: r.RangeId, Epoch: r.Epoch, Start: spans[0].Start, End: spans[0].End}
+	for _, s := range spans[1:] {
+		if bytes.Compare(s.Start, p.Start) < 0 {
+			p.Start = s.Start
+		}
+		if p.End != nil && (s.End == nil || bytes.Compare(s.End, p.End) > 0) {
+			p.End = s.End
+		}
+	}
+	return p
 }
 
 // part is what spans touch in the range at index.

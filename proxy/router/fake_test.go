@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"slices"
 	"sort"
 	"testing"
 	"time"
@@ -36,8 +37,9 @@ type world struct {
 	next      int64
 	compacted int64
 	dir       []*rangepb.RangeDescriptor
-	last      map[uint64]int64 // m
-	closed    map[uint64]bool  // a split or transaction is on its way
+	cuts      [][]*rangepb.RangeDescriptor // not sent yet
+	last      map[uint64]int64             // m
+	closed    map[uint64]bool              // a split or transaction is on its way
 	nextID    uint64
 	owners    uint64
 	aborted   map[uint64]bool
@@ -49,7 +51,7 @@ type world struct {
 	// Faults, each in percent.
 	dropWrite, refuseLatch, refuseTxn, loseTxn, loseQuery int
 	silent                                                bool // S answers nothing
-	nudged                                                map[uint64]int
+	nudged, woken                                         map[uint64]int
 }
 
 type event struct {
@@ -101,7 +103,7 @@ func newWorld(t testing.TB, seed int64, boundaries ...string) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewSource(seed)), store: store, db: db,
 		next: 2, compacted: -1, last: map[uint64]int64{}, closed: map[uint64]bool{}, aborted: map[uint64]bool{},
-		log: map[int64][]mvcc.Effect{}, ranges: map[uint64]*fakeRange{}, nudged: map[uint64]int{},
+		log: map[int64][]mvcc.Effect{}, ranges: map[uint64]*fakeRange{}, nudged: map[uint64]int{}, woken: map[uint64]int{},
 	}
 	start := ""
 	for _, b := range append(boundaries, "") {
@@ -365,6 +367,8 @@ func (w fakeRanges) HashEntries(rev, compacted int64, pieces []Piece) ([]mvcc.Ha
 
 func (w fakeRanges) Nudge(id uint64) { w.nudged[id]++ }
 
+func (w fakeRanges) Wake(id uint64) { w.woken[id]++ }
+
 // fakeSequencer implements Sequencer.
 type fakeSequencer struct{ *world }
 
@@ -478,7 +482,7 @@ func (w *world) split(key []byte, done func(*placementpb.SplitResult, error)) {
 		refuse(placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS)
 		return
 	}
-	if w.closed[old.RangeId] {
+	if w.closed[old.RangeId] || w.ranges[old.RangeId].desc.Epoch != old.Epoch { // a split is on its way there
 		refuse(placementpb.RefusalReason_REFUSAL_REASON_BUSY)
 		return
 	}
@@ -497,10 +501,20 @@ func (w *world) split(key []byte, done func(*placementpb.SplitResult, error)) {
 	w.append(fr, func() {
 		w.boundary(key)
 		fr.desc, rr.desc = left, right
+		for owner, spans := range fr.latches {
+			if slices.ContainsFunc(spans, func(s mvcc.Access) bool { return s.End == nil || bytes.Compare(s.End, key) > 0 }) {
+				delete(fr.latches, owner) // the keys move, and the latch with them
+			}
+		}
 		fr.resolved, rr.resolved = max(fr.resolved, s), s
 		w.wake(rr)
 	})
-	w.post("cut", func() { w.sendCut(left, right) })
+	w.cuts = append(w.cuts, []*rangepb.RangeDescriptor{left, right})
+	w.post("cut", func() { // they come in order
+		changed := w.cuts[0]
+		w.cuts = w.cuts[1:]
+		w.sendCut(changed...)
+	})
 	w.post("split result", func() { done(&placementpb.SplitResult{Left: left, Right: right}, nil) })
 }
 

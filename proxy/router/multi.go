@@ -1,8 +1,10 @@
 package router
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
@@ -22,19 +24,12 @@ type multi struct {
 }
 
 // coordinate begins an attempt.
-func (o *write) coordinate(parts []part) {
-	ps := make([]txn.Participant, len(parts))
-	for i, p := range parts {
-		d := o.dir.ranges[p.index]
-		ps[i] = txn.Participant{RangeID: d.RangeId, Epoch: d.Epoch, Start: d.Start, Spans: p.spans}
-		if len(d.End) != 0 {
-			ps[i].End = d.End
-		}
-	}
+func (o *write) coordinate() {
+	parts, pieces := o.dir.participants(o.spans)
 	m := &multi{
 		o:      o,
-		coord:  txn.New(o.r.cfg.Sequencer.NewOwner(), ps),
-		pieces: o.dir.Pieces(o.spans),
+		coord:  txn.New(o.r.cfg.Sequencer.NewOwner(), parts),
+		pieces: pieces,
 	}
 	o.mu.Lock()
 	if o.mu.ended {
@@ -44,7 +39,33 @@ func (o *write) coordinate(parts []part) {
 	o.mu.multi, o.mu.read = m, nil
 	o.mu.Unlock()
 	o.r.counters.transactions.Add(1)
+	o.r.wakeAll(parts)
 	m.step(m.coord.Start)
+}
+
+// wakeAll wakes the ranges of a transaction side by side (R7): latched one after
+// the other, each that sleeps would wait for its own election and registration.
+// The first is asked for its latch at once.
+func (r *Router) wakeAll(parts []txn.Participant) {
+	for i := 1; i < len(parts); i++ {
+		r.cfg.Ranges.Wake(parts[i].RangeID)
+	}
+}
+
+// participants divides spans over the ranges, for the coordinator and for the
+// view of what it has latched: the same ranges in the same order.
+func (d *Directory) participants(spans []mvcc.Access) ([]txn.Participant, []Piece) {
+	cut := d.cut(spans)
+	parts, pieces := make([]txn.Participant, len(cut)), make([]Piece, len(cut))
+	for i, p := range cut {
+		r := d.ranges[p.index]
+		parts[i] = txn.Participant{RangeID: r.RangeId, Epoch: r.Epoch, Start: r.Start, Spans: p.spans}
+		if len(r.End) != 0 {
+			parts[i].End = r.End
+		}
+		pieces[i] = pieceOf(r, p.spans)
+	}
+	return parts, pieces
 }
 
 // step feeds the coordinator and performs what it wants, without the lock: the
@@ -71,6 +92,8 @@ func (m *multi) perform(a txn.Action) {
 			m.o.letGo()
 			m.latched(p, l)
 		})
+	case txn.ActRecut:
+		m.recut(a.Participant, a.Recut)
 	case txn.ActEvaluate:
 		m.o.exec(m.evaluate)
 	case txn.ActCommit:
@@ -90,6 +113,10 @@ func (m *multi) perform(a txn.Action) {
 }
 
 func (m *multi) latched(p *txn.Participant, l LatchResult) {
+	var re *RangeError
+	if errors.As(l.Err, &re) {
+		m.o.r.learn(re.Descriptors)
+	}
 	if l.Err == nil {
 		for i := range m.pieces {
 			if m.pieces[i].RangeID == p.RangeID {
@@ -98,15 +125,54 @@ func (m *multi) latched(p *txn.Participant, l LatchResult) {
 		}
 	}
 	m.step(func() []txn.Action {
-		return m.coord.Latched(txn.Latch{Term: l.Term, Session: l.Session, Err: l.Err}, latchPasses(l.Err))
+		return m.coord.Latched(txn.Latch{Term: l.Term, Session: l.Session, Err: l.Err, Refusal: latchRefusal(l.Err)})
 	})
 }
 
-// latchPasses: a latch that was not taken has changed nothing, whatever the
+// latchRefusal: a latch that was not taken has changed nothing, whatever the
 // reason.
-func latchPasses(err error) bool {
+func latchRefusal(err error) txn.Refusal {
 	var re *RangeError
-	return passes(err) || errors.As(err, &re) && re.Kind == Unknown
+	switch {
+	case errors.As(err, &re) && re.Kind == Stale:
+		return txn.Stale
+	case passes(err) || re != nil && re.Kind == Unknown:
+		return txn.Passing
+	}
+	return txn.Final
+}
+
+// recut looks up again what a participant that is stale, and those after it,
+// cover: when the directory has something newer in its place, or after the
+// backoff of the try, for a range that is to begin on its node may only be late.
+func (m *multi) recut(p *txn.Participant, try int) {
+	newer := func(d *Directory) bool {
+		r := d.Lookup(p.Start)
+		return r.RangeId != p.RangeID || r.Epoch > p.Epoch
+	}
+	m.o.r.counters.transactionRecuts.Add(1)
+	m.o.r.retryWhen(newer, try, func() {
+		m.o.dir = m.o.r.dir.Load()
+		parts, pieces := m.o.dir.participants(from(p.Start, m.o.spans))
+		latched := slices.IndexFunc(m.pieces, func(x Piece) bool { return x.RangeID == p.RangeID })
+		m.pieces = slices.Concat(m.pieces[:latched], pieces)
+		m.o.r.wakeAll(parts)
+		m.step(func() []txn.Action { return m.coord.Recut(parts) })
+	})
+}
+
+// from returns the part of the spans at and above key.
+func from(key []byte, spans []mvcc.Access) (out []mvcc.Access) {
+	for _, s := range spans {
+		if s.End != nil && bytes.Compare(s.End, key) <= 0 {
+			continue
+		}
+		if bytes.Compare(s.Start, key) < 0 {
+			s.Start = key
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // evaluate runs on Exec's goroutine, on the committed values under the latches.

@@ -43,6 +43,9 @@ type Ranges interface {
 	// Nudge says that a reader waits too long for the range: a leader with
 	// nothing outstanding registers again, a group without one elects (R5).
 	Nudge(rangeID uint64)
+	// Wake says that the range is about to be written to: a sleeping one elects
+	// and registers (R7). Others do nothing.
+	Wake(rangeID uint64)
 }
 
 // View is an open read view; Close releases it.

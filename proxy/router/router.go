@@ -194,6 +194,9 @@ type Stats struct {
 	// Transactions over several ranges that were begun, each try counted;
 	// TransactionRetries are the tries that ended with another one.
 	Transactions, TransactionRetries uint64
+	// TransactionRecuts are the times that a try found a range split before it
+	// was latched, and looked up newer ones while it kept its latches.
+	TransactionRecuts uint64
 	// ReadRetries and WriteRetries are tries of reads and of writes in one range
 	// that ended with another one: a split, no leader, S between two terms.
 	ReadRetries, WriteRetries uint64
@@ -205,7 +208,7 @@ type Stats struct {
 }
 
 type counters struct {
-	transactions, transactionRetries, readRetries, writeRetries, rereads, slowReads, failedQueries atomic.Uint64
+	transactions, transactionRetries, transactionRecuts, readRetries, writeRetries, rereads, slowReads, failedQueries atomic.Uint64
 }
 
 // Stats returns the router's counters.
@@ -213,7 +216,8 @@ func (r *Router) Stats() Stats {
 	c := &r.counters
 	return Stats{
 		Transactions: c.transactions.Load(), TransactionRetries: c.transactionRetries.Load(),
-		ReadRetries: c.readRetries.Load(), WriteRetries: c.writeRetries.Load(), Rereads: c.rereads.Load(),
+		TransactionRecuts: c.transactionRecuts.Load(),
+		ReadRetries:       c.readRetries.Load(), WriteRetries: c.writeRetries.Load(), Rereads: c.rereads.Load(),
 		SlowReads: c.slowReads.Load(), FailedQueries: c.failedQueries.Load(),
 	}
 }
@@ -264,12 +268,15 @@ func (r *Router) learn(hints []*rangepb.RangeDescriptor) {
 func (r *Router) publishLocked(d *Directory) (wake func()) {
 	r.dir.Store(d)
 	var waits []*directoryWait
-	for e := r.mu.onDirectory.Front(); e != nil; e = e.Next() {
-		w := e.Value.(*directoryWait)
-		w.elem = nil
-		waits = append(waits, w)
+	for e := r.mu.onDirectory.Front(); e != nil; {
+		next := e.Next()
+		if w := e.Value.(*directoryWait); w.newer(d) {
+			r.mu.onDirectory.Remove(e)
+			w.elem = nil
+			waits = append(waits, w)
+		}
+		e = next
 	}
-	r.mu.onDirectory.Init()
 	return func() {
 		for _, w := range waits {
 			w.stop()
@@ -281,8 +288,10 @@ func (r *Router) publishLocked(d *Directory) (wake func()) {
 // directoryWait is one attempt that waits for a newer directory or its backoff,
 // whichever comes first.
 type directoryWait struct {
-	f    func()
-	stop func()
+	// newer tells whether a directory is one to go on with.
+	newer func(*Directory) bool
+	f     func()
+	stop  func()
 	// elem is the place in onDirectory, nil once woken. Guarded by Router.mu.
 	elem *list.Element
 }
@@ -290,9 +299,15 @@ type directoryWait struct {
 // retryLater calls f when the directory is another than seen, at once if it is
 // already, or after the backoff of the attempt.
 func (r *Router) retryLater(seen *Directory, attempt int, f func()) {
-	w := &directoryWait{f: f}
+	r.retryWhen(func(d *Directory) bool { return d != seen }, attempt, f)
+}
+
+// retryWhen calls f when newer says so of the directory, at once if it does
+// already, or after the backoff of the attempt.
+func (r *Router) retryWhen(newer func(*Directory) bool, attempt int, f func()) {
+	w := &directoryWait{newer: newer, f: f}
 	r.mu.Lock()
-	if r.dir.Load() != seen {
+	if newer(r.dir.Load()) {
 		r.mu.Unlock()
 		f()
 		return

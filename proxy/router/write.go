@@ -148,7 +148,7 @@ func (o *write) begin() {
 		d := o.dir.ranges[parts[0].index]
 		o.r.cfg.Ranges.Write(d.RangeId, d.Epoch, o.req, o.written)
 	default:
-		o.coordinate(parts)
+		o.coordinate()
 	}
 }
 

@@ -3,14 +3,22 @@
 // router drives it: it performs the actions and feeds the results back.
 //
 //	latching ──► evaluating ──► committing ──► ended
-//	   │              │              │
-//	   └── a latch    └── nothing    └── refused: nothing was applied, latches
-//	       refused        to change      given back; unknown: S is asked to abort
+//	 │   ▲ │          │              │
+//	 │   │ └─ a latch └── nothing    └── refused: nothing was applied, latches
+//	 ▼   │    refused     to change      given back; unknown: S is asked to abort
+//	recutting: the range was split; newer ranges take its place
 //
 // The rules it keeps:
 //
 //   - Ranges are latched one after the other in key order, all spans of a range
 //     at once, so two transactions never wait for each other.
+//   - A range that was split before it was latched is replaced, with all that
+//     come after it, by the ranges of a newer directory that cover the same
+//     keys, and latching goes on from there: the latches that are held stay, as
+//     nothing was said under this owner yet. So splits ahead of it cannot starve
+//     a wide transaction. A range that is split while its latch is held makes S
+//     refuse the commit (the latch names the old epoch), and that ends the
+//     attempt: splits wait for latches to make it rare (router.Split).
 //   - A latch that was given, and no commit sent: the coordinator gives it back
 //     itself, on every path, also when it comes after the caller has left. Only
 //     the coordinator sends the commit, so nobody can decide any more.
@@ -39,6 +47,9 @@ type Coordinator struct {
 	// next is the participant being latched while latching; the ones before
 	// it hold a latch.
 	next int
+	// recuts counts how often the participant at next was refused as stale since
+	// the last latch was given.
+	recuts int
 	// cancelled: the caller has left. A latch under way is given back when it
 	// comes.
 	cancelled bool
@@ -71,13 +82,14 @@ type state int
 const (
 	stateNew state = iota
 	stateLatching
+	stateRecutting
 	stateEvaluating
 	stateCommitting
 	stateEnded
 )
 
 func (s state) String() string {
-	return [...]string{"new", "latching", "evaluating", "committing", "ended"}[s]
+	return [...]string{"new", "latching", "recutting", "evaluating", "committing", "ended"}[s]
 }
 
 // Latch is a range leader's word that it holds the latch, or why it does not.
@@ -85,16 +97,41 @@ type Latch struct {
 	Term, Session uint64
 	// Err: no latch was taken. Any error means that nothing is held.
 	Err error
+	// Refusal says what Err means, judged by the driver, which knows the errors
+	// of its ranges. Unused without one.
+	Refusal Refusal
 }
+
+// Refusal is what the error of a latch means for the attempt.
+type Refusal int
+
+const (
+	// Final: the error is for the client.
+	Final Refusal = iota
+	// Passing: the attempt ends, another may succeed (no leader).
+	Passing
+	// Stale: the range is not what the participant names (it was split), so
+	// others may take its place.
+	Stale
+)
+
+// maxRecuts bounds how often in a row a place is refused as stale before the
+// latches that are held are given back: with the driver's doubling pauses, some
+// tenths of a second in which others wait for them.
+const maxRecuts = 8
 
 // ActionKind says what the driver has to do.
 type ActionKind int
 
-// The actions. Latch, Evaluate and Commit are answered by Latched, Evaluated
-// and Decided; the others by nothing.
+// The actions. Latch, Recut, Evaluate and Commit are answered by Latched, Recut,
+// Evaluated and Decided; the others by nothing.
 const (
 	// ActLatch: ask the leader of Action.Participant for its latch.
 	ActLatch ActionKind = iota
+	// ActRecut: look up again what Action.Participant and those after it cover,
+	// when the directory knows newer ranges there or after a pause that grows
+	// with Action.Recut.
+	ActRecut
 	// ActEvaluate: evaluate on the committed values of the latched spans.
 	ActEvaluate
 	// ActCommit: send Action.Commit to S.
@@ -109,7 +146,7 @@ const (
 )
 
 func (k ActionKind) String() string {
-	return [...]string{"latch", "evaluate", "commit", "unlatch", "abort", "end"}[k]
+	return [...]string{"latch", "recut", "evaluate", "commit", "unlatch", "abort", "end"}[k]
 }
 
 // Action is one thing to do. Participant and Commit belong to the coordinator
@@ -117,8 +154,10 @@ func (k ActionKind) String() string {
 type Action struct {
 	Kind        ActionKind
 	Participant *Participant
-	Commit      *placementpb.TxnCommit
-	Outcome     Outcome
+	// Recut counts from 1 how often in a row this place was refused as stale.
+	Recut   int
+	Commit  *placementpb.TxnCommit
+	Outcome Outcome
 }
 
 // Verdict is how an attempt ended.
@@ -157,16 +196,11 @@ func (e *RefusedError) Error() string {
 	return "transaction refused by the sequencer: " + e.Reason.String()
 }
 
-// New returns the coordinator of one attempt. parts are in key order; at least
-// one. owner was never used before.
+// New returns the coordinator of one attempt. parts are in key order and do not
+// overlap; at least one. owner was never used before.
 func New(owner *placementpb.TxnID, parts []Participant) *Coordinator {
-	if len(parts) == 0 {
-		panic("txn: no participants")
-	}
-	for i := 1; i < len(parts); i++ {
-		if bytes.Compare(parts[i-1].Start, parts[i].Start) >= 0 {
-			panic(fmt.Sprintf("txn: participants not in key order: %v before %v", &parts[i-1], &parts[i]))
-		}
+	if err := checkOrder(nil, parts); err != nil {
+		panic(err.Error())
 	}
 	return &Coordinator{owner: owner, parts: parts}
 }
@@ -181,10 +215,8 @@ func (c *Coordinator) Start() []Action {
 	return []Action{{Kind: ActLatch, Participant: &c.parts[0]}}
 }
 
-// Latched takes the answer to the last ActLatch. retry tells whether an error
-// of it passes (stale epoch, no leader), judged by the driver, which knows the
-// errors of its ranges.
-func (c *Coordinator) Latched(l Latch, retry bool) []Action {
+// Latched takes the answer to the last ActLatch.
+func (c *Coordinator) Latched(l Latch) []Action {
 	if c.cancelled && c.state == stateEnded {
 		if l.Err != nil {
 			return nil
@@ -192,16 +224,21 @@ func (c *Coordinator) Latched(l Latch, retry bool) []Action {
 		return []Action{{Kind: ActUnlatch, Participant: &c.parts[c.next]}}
 	}
 	c.expect(stateLatching, "Latched")
-	if l.Err != nil {
-		v := Refused
-		if retry {
-			v = Again
-		}
-		return c.end(c.unlatch(c.next), Outcome{Verdict: v, Err: l.Err})
-	}
 	p := &c.parts[c.next]
+	switch {
+	case l.Err == nil:
+	case l.Refusal == Stale && c.recuts < maxRecuts:
+		c.recuts++
+		c.state = stateRecutting
+		return []Action{{Kind: ActRecut, Participant: p, Recut: c.recuts}}
+	case l.Refusal == Final:
+		return c.end(c.unlatch(c.next), Outcome{Verdict: Refused, Err: l.Err})
+	default:
+		return c.end(c.unlatch(c.next), Outcome{Verdict: Again, Err: l.Err})
+	}
 	p.term, p.session = l.Term, l.Session
 	c.next++
+	c.recuts = 0
 	if c.next < len(c.parts) {
 		return []Action{{Kind: ActLatch, Participant: &c.parts[c.next]}}
 	}
@@ -315,7 +352,7 @@ func (c *Coordinator) Cancel() []Action {
 	was := c.state
 	c.state = stateEnded
 	switch was {
-	case stateLatching:
+	case stateLatching, stateRecutting:
 		return c.unlatch(c.next)
 	case stateEvaluating:
 		return c.unlatch(len(c.parts))

@@ -15,15 +15,20 @@ import (
 
 // TestCoordinator runs the scenarios in testdata. Commands:
 //
-//	begin r1:[a,c) r2:[c,)    a new attempt over these ranges
+//	begin                     a new attempt over the ranges of the body
 //	latched term=2 session=3  the leader gave the last latch
-//	latch-failed [retry]      the leader gave none; retry: the reason passes
+//	latch-failed [retry|stale] the leader gave none; retry: the reason passes;
+//	                          times=n with stale: n times, each recut with the body
+//	recut                     the ranges of the body take the place of the stale ones
 //	evaluated a=1 d=x@9 e-    effects: put, put with a lease, delete; none: nothing to do
 //	evaluation-failed [retry]
 //	decided rev=7             S decided it at revision 7
 //	refused ABORTED           S refused it for this reason
 //	lost                      no answer of S will come
 //	cancel                    the caller left
+//
+// A range is r2@3 [c,m), the epoch 1 if it is not given; it writes all of its
+// span, or what is said: reads, touches [d,e).
 //
 // Each prints the actions and the state after it.
 func TestCoordinator(t *testing.T) {
@@ -41,9 +46,26 @@ func TestCoordinator(t *testing.T) {
 				var l Latch
 				d.ScanArgs(t, "term", &l.Term)
 				d.ScanArgs(t, "session", &l.Session)
-				acts = c.Latched(l, false)
+				acts = c.Latched(l)
 			case "latch-failed":
-				acts = c.Latched(Latch{Err: errors.New("no latch")}, d.HasArg("retry"))
+				l := Latch{Err: errors.New("no latch")}
+				switch {
+				case d.HasArg("retry"):
+					l.Refusal = Passing
+				case d.HasArg("stale"):
+					l.Refusal = Stale
+				}
+				times := 0
+				d.MaybeScanArgs(t, "times", &times)
+				for range times {
+					acts = append(acts, c.Latched(l)...)
+					acts = append(acts, c.Recut(parseParts(t, d))...)
+				}
+				if times == 0 {
+					acts = c.Latched(l)
+				}
+			case "recut":
+				acts = c.Recut(parseParts(t, d))
 			case "evaluated":
 				acts = c.Evaluated(parseEffects(d), nil, false)
 			case "evaluation-failed":
@@ -72,24 +94,37 @@ func TestCoordinator(t *testing.T) {
 
 func parseParts(t *testing.T, d *datadriven.TestData) []Participant {
 	var parts []Participant
-	for _, arg := range strings.Split(strings.TrimSpace(d.Input), "\n") {
-		id, span, ok := strings.Cut(arg, " ")
+	for line := range strings.Lines(d.Input) {
+		words := strings.Fields(line)
+		id, epoch, ok := strings.Cut(words[0], "@")
 		if !ok {
-			t.Fatalf("bad range %q", arg)
+			epoch = "1"
 		}
-		n, err := strconv.ParseUint(strings.TrimPrefix(id, "r"), 10, 64)
-		if err != nil {
-			t.Fatal(err)
+		var p Participant
+		if _, err := fmt.Sscanf(id+" "+epoch, "r%d %d", &p.RangeID, &p.Epoch); err != nil {
+			d.Fatalf(t, "%s: %v", line, err)
 		}
-		start, end, _ := strings.Cut(strings.Trim(span, "[)"), ",")
-		p := Participant{RangeID: n, Epoch: 1, Start: []byte(start)}
-		if end != "" {
-			p.End = []byte(end)
-		}
+		p.Start, p.End = parseSpan(words[1])
 		p.Spans = []mvcc.Access{{Start: p.Start, End: p.End, Write: true}}
+		switch {
+		case len(words) == 3 && words[2] == "reads":
+			p.Spans[0].Write = false
+		case len(words) == 4 && words[2] == "touches":
+			p.Spans[0].Start, p.Spans[0].End = parseSpan(words[3])
+		case len(words) != 2:
+			d.Fatalf(t, "%s: what does it do?", line)
+		}
 		parts = append(parts, p)
 	}
 	return parts
+}
+
+func parseSpan(text string) (start, end []byte) {
+	a, b, _ := strings.Cut(strings.Trim(text, "[)"), ",")
+	if b != "" {
+		end = []byte(b)
+	}
+	return []byte(a), end
 }
 
 func parseEffects(d *datadriven.TestData) []mvcc.Effect {
@@ -115,6 +150,8 @@ func show(acts []Action) string {
 		switch a.Kind {
 		case ActLatch, ActUnlatch:
 			fmt.Fprintf(&b, "%s %s\n", a.Kind, a.Participant)
+		case ActRecut:
+			fmt.Fprintf(&b, "%s %s (%d)\n", a.Kind, a.Participant, a.Recut)
 		case ActCommit:
 			fmt.Fprintf(&b, "commit owner=%d leases=%v\n", a.Commit.Owner.Number, a.Commit.Leases)
 			for _, p := range a.Commit.Participants {
@@ -151,7 +188,7 @@ func show(acts []Action) string {
 func TestEffectOutsideTheLatchedRangesPanics(t *testing.T) {
 	c := New(&placementpb.TxnID{Number: 1}, []Participant{{RangeID: 1, Start: []byte("a"), End: []byte("c")}})
 	c.Start()
-	c.Latched(Latch{Term: 1, Session: 1}, false)
+	c.Latched(Latch{Term: 1, Session: 1})
 	defer func() {
 		if recover() == nil {
 			t.Fatal("no panic")

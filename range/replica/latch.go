@@ -60,7 +60,8 @@ func (r *Replica) giveLatches() {
 	for _, q := range r.settling {
 		switch {
 		case q.stage != stageSettling:
-		case r.visible.resolved < q.after:
+		case r.visible.resolved < q.after || r.visible.desc.Epoch < q.latch.Epoch:
+			// A split may raise the epoch without raising the revision.
 			waiting = append(waiting, q)
 		default:
 			q.stage = stageLatched

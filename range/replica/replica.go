@@ -186,7 +186,7 @@ func (r *Replica) String() string {
 	return fmt.Sprintf("r%d:{%q-%q} epoch=%d resolved=%d %s", d.RangeId, d.Start, d.End, d.Epoch, r.visible.resolved, &r.lead)
 }
 
-// Handle takes one item of the inbox: *Write, *Latch, *Unlatch, Nudge, Damage,
+// Handle takes one item of the inbox: *Write, *Latch, *Unlatch, Nudge, Wake, Damage,
 // SessionChanged, *AskStatus, *placementpb.FromSequencer or *raftpb.Message.
 func (r *Replica) Handle(ev any) {
 	switch ev := ev.(type) {
@@ -198,6 +198,10 @@ func (r *Replica) Handle(ev any) {
 		r.handleUnlatch(ev)
 	case Nudge:
 		r.handleNudge()
+	case Wake:
+		if r.failed == nil {
+			r.need()
+		}
 	case Damage:
 		r.fail(fmt.Errorf("%w: found by a reader: %w", ErrCorrupt, ev.Err))
 	case SessionChanged: // Flush looks at the session

@@ -75,6 +75,10 @@ type Unlatch struct {
 // (R5). It is an inbox item.
 type Nudge struct{}
 
+// Wake says that the range will be written to: it must have a registered leader.
+// It is an inbox item.
+type Wake struct{}
+
 // Damage says that a reader found the range's data in the engine damaged. The
 // replica stops. It is an inbox item.
 type Damage struct{ Err error }

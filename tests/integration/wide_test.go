@@ -1,0 +1,93 @@
+package integration
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/tests/testcluster"
+)
+
+// TestWideTransactionsWhileRangesAreSplit: a transaction and a delete over more
+// than 100 ranges are done within a few attempts each, while the ranges that
+// they are over are split one after the other all the time. Attempts are
+// counted, so a slow machine changes nothing but the number of splits in each.
+func TestWideTransactionsWhileRangesAreSplit(t *testing.T) {
+	const (
+		ranges   = 110
+		rounds   = 6
+		attempts = 4 // of one transaction, at most
+	)
+	key := func(i int) []byte { return fmt.Appendf(nil, "w%03d", i) }
+	var at []string
+	for i := 1; i < ranges; i++ {
+		at = append(at, string(key(i)))
+	}
+	n := testcluster.Start(t, testcluster.Options{Splits: at})
+	router := n.Inside().Core().Router
+	conn := n.Client().ActiveConnection()
+	kv, admin := pb.NewKVClient(conn), adminpb.NewAdminClient(conn)
+
+	var splits atomic.Int64
+	var stop atomic.Bool
+	var splitters sync.WaitGroup
+	for s := range 2 {
+		splitters.Go(func() {
+			for i := 0; !stop.Load() && !t.Failed(); i++ {
+				// All over the ranges, behind the key that each has.
+				k := fmt.Appendf(key((i*37+s*53)%ranges), "-%d-%05d", s, i)
+				if _, err := admin.SplitRange(t.Context(), &adminpb.SplitRangeRequest{At: &adminpb.SplitRangeRequest_Key{Key: k}}, grpc.WaitForReady(true)); err != nil {
+					t.Errorf("split at %q: %v", k, err)
+				}
+				splits.Add(1)
+			}
+		})
+	}
+	defer splitters.Wait()
+	defer stop.Store(true)
+
+	txn := &pb.TxnRequest{}
+	for i := range ranges {
+		txn.Success = append(txn.Success, putOp(string(key(i)), key(i)))
+	}
+	most := uint64(0)
+	// count runs one transaction while splits are made and says how often it was tried.
+	count := func(what string, do func() error) {
+		t.Helper()
+		before := splits.Load()
+		testcluster.Wait(t, func() string { return "a split" }, func() bool { return splits.Load() > before || t.Failed() })
+		was := router.Stats().Transactions
+		if err := do(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		tried := router.Stats().Transactions - was
+		most = max(most, tried)
+		if tried < 1 || tried > attempts {
+			t.Errorf("%s took %d attempts, want at most %d", what, tried, attempts)
+		}
+	}
+	for round := range rounds {
+		count("transaction", func() error {
+			resp, err := kv.Txn(t.Context(), txn)
+			if err == nil && !resp.Succeeded {
+				err = fmt.Errorf("not succeeded: %v", resp)
+			}
+			return err
+		})
+		count("delete", func() error {
+			resp, err := kv.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+			if err == nil && resp.Deleted != ranges {
+				err = fmt.Errorf("%d keys deleted in round %d, want %d", resp.Deleted, round, ranges)
+			}
+			return err
+		})
+	}
+	s := router.Stats()
+	t.Logf("%d splits; %d attempts for %d transactions, at most %d for one; %d ranges replaced under latches",
+		splits.Load(), s.Transactions, 2*rounds, most, s.TransactionRecuts)
+}
