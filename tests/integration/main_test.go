@@ -13,9 +13,14 @@ const (
 	mib = 1 << 20
 )
 
-// atMost fails the test if a process has got more than it may.
+// atMost fails the test if a process has got more than it may. Under the race
+// detector it only logs: there memory has shadows, and the collector is late.
 func atMost(t *testing.T, what string, got, limit int64) {
 	t.Helper()
+	if testcluster.RaceDetector {
+		t.Logf("%s: %.1f MiB, at most %.1f MiB without the race detector", what, float64(got)/mib, float64(limit)/mib)
+		return
+	}
 	if got > limit {
 		t.Errorf("%s: %.1f MiB, want at most %.1f MiB", what, float64(got)/mib, float64(limit)/mib)
 	}
