@@ -76,10 +76,8 @@ type Core struct {
 	mu struct {
 		sync.Mutex
 		// loaded are the replicas in memory, told of a new session.
-		loaded map[uint64]struct{}
-		// awaited are ranges that something arrived for before the split that
-		// begins their replica was applied here: loaded when it is.
-		awaited map[uint64]struct{}
+		loaded  map[uint64]struct{}
+		awaited awaited
 	}
 	closeOnce sync.Once
 	closeErr  error
@@ -104,7 +102,6 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 		dir: dir, log: cfg.Logger, cfg: cfg,
 	}
 	c.mu.loaded = make(map[uint64]struct{})
-	c.mu.awaited = make(map[uint64]struct{})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.closeEngine())
@@ -359,14 +356,16 @@ func (c *Core) load(id uint64) (store.Member, error) {
 		Link: c.Client, Events: c, Logger: c.log, Limits: c.cfg.Limits,
 		Began: c.began,
 	})
-	if err != nil {
-		if errors.Is(err, replica.ErrNoReplica) {
-			c.mu.Lock()
-			if len(c.mu.awaited) < maxAwaited {
-				c.mu.awaited[id] = struct{}{}
-			}
-			c.mu.Unlock()
+	if errors.Is(err, replica.ErrNoReplica) {
+		c.mu.Lock()
+		c.mu.awaited.add(id)
+		c.mu.Unlock()
+		// If its replica began meanwhile, began may have come too early for that.
+		if c.Readers.Descriptor(id) != nil && c.takeAwaited(id) {
+			return c.load(id)
 		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -375,23 +374,21 @@ func (c *Core) load(id uint64) (store.Member, error) {
 	return &rangeMember{Replica: r, core: c, id: id}, nil
 }
 
-// maxAwaited bounds the ranges that are awaited: a split begins one at a time,
-// and beyond it the sequencer's own reminder does.
-const maxAwaited = 1024
-
 // began tells the frontier of a replica that a split has begun, and loads it
 // if somebody waits for it: the sequencer's Wake comes once.
 func (c *Core) began(d *rangepb.RangeDescriptor) {
 	if resolved, ok := c.Readers.Resolved(d.RangeId); ok {
 		c.Applied(d.RangeId, resolved, nil)
 	}
-	c.mu.Lock()
-	_, awaited := c.mu.awaited[d.RangeId]
-	delete(c.mu.awaited, d.RangeId)
-	c.mu.Unlock()
-	if awaited {
+	if c.takeAwaited(d.RangeId) {
 		c.Store.Load(d.RangeId)
 	}
+}
+
+func (c *Core) takeAwaited(id uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.awaited.take(id)
 }
 
 // Loaded returns the ids of the replicas in memory, ascending.

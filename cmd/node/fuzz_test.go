@@ -210,6 +210,12 @@ func FuzzMessages(f *testing.F) {
 		}
 		f.Add(uint8(at), bs[0], bs[1])
 	}
+	const lastWatchID = 0x686177736572
+	lastWatch, err := proto.Marshal(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+		CreateRequest: &pb.WatchCreateRequest{Key: []byte("last"), WatchId: lastWatchID}}})
+	if err != nil {
+		f.Fatal(err)
+	}
 	for _, m := range methods {
 		seed(m)
 	}
@@ -241,11 +247,16 @@ func FuzzMessages(f *testing.F) {
 		_ = stream.SendMsg(&first) // what fails here is told by RecvMsg
 		if name == "/etcdserverpb.Watch/Watch" {
 			_ = stream.SendMsg(&second)
+			_ = stream.SendMsg(&lastWatch)
 		}
 		_ = stream.CloseSend()
 		for err == nil {
 			var got []byte
 			err = stream.RecvMsg(&got)
+			var resp pb.WatchResponse
+			if name == "/etcdserverpb.Watch/Watch" && proto.Unmarshal(got, &resp) == nil && resp.WatchId == lastWatchID {
+				cancel() // a watch does not end by itself
+			}
 		}
 		switch code := status.Code(err); {
 		case errors.Is(err, io.EOF):
