@@ -24,8 +24,9 @@ type event struct {
 	// counted it last.
 	counted uint64
 
-	// previous is the version before this one, read once for all watchers
-	// that want it.
+	// previous is the version before this one, read once for all watchers that
+	// want it, unless it is more than twice as large as the event: what waits on
+	// slow streams keeps it, and is counted by size.
 	previous struct {
 		sync.Mutex
 		read bool
@@ -64,6 +65,9 @@ func (e *event) previousKV(read PreviousReader) (*mvccpb.KeyValue, error) {
 		kv, err := read(e.kv.Key, e.revision-1)
 		if err != nil {
 			return nil, err
+		}
+		if kv != nil && len(kv.Key)+len(kv.Value) > 2*e.size {
+			return kv, nil
 		}
 		e.previous.read, e.previous.kv = true, kv
 	}

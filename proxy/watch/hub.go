@@ -427,7 +427,7 @@ func (h *Hub) wantTask(w *watcher) {
 // NextTask returns the next read of history to carry out, if there is one.
 func (h *Hub) NextTask() (*Task, bool) {
 	var waiting []*watcher
-	defer func() { h.tasks = append(waiting, h.tasks...) }()
+	defer func() { h.tasks = append(h.tasks, waiting...) }()
 	for len(h.tasks) > 0 {
 		w := h.tasks[0]
 		h.tasks = h.tasks[1:]
