@@ -130,11 +130,14 @@ type row struct {
 }
 
 // scan visits the keys within the iterator's bounds that are live at rev, in
-// ascending order. fn must not move the cursor.
-func (c *cursor) scan(rev int64, fn func(row) (more bool, err error)) error {
+// ascending order, and charges budget for each step. fn must not move the cursor.
+func (c *cursor) scan(rev int64, budget *Budget, fn func(row) (more bool, err error)) error {
 	r := row{}
 	ok := c.it.First()
 	for ok {
+		if err := budget.step(); err != nil {
+			return err
+		}
 		k := c.it.Key()
 		var isVersion bool
 		r.prefix, r.modRevision, _, isVersion = splitVersionKey(k)
@@ -175,11 +178,12 @@ func (c *cursor) scan(rev int64, fn func(row) (more bool, err error)) error {
 
 // scanKeyValues is scan with key-values made for the caller.
 func (c *cursor) scanKeyValues(rev int64, opt ScanOptions, fn func(*mvccpb.KeyValue) (bool, error)) error {
-	return c.scan(rev, func(r row) (bool, error) {
+	return c.scan(rev, opt.Budget, func(r row) (bool, error) {
 		kv, err := c.arena.keyValue(r, opt)
 		if err != nil {
 			return false, err
 		}
+		opt.Budget.took(kv)
 		return fn(kv)
 	})
 }

@@ -22,6 +22,9 @@ type Env struct {
 	// Compacted is the compacted revision, -1 while there is none: a range in a
 	// transaction that asks for a smaller one, but not for 0, is refused (T6).
 	Compacted int64
+	// Budget bounds the evaluation: ErrTooWide. Nil: no bounds. A Range request
+	// by itself and a single put are not bounded.
+	Budget *Budget
 }
 
 // Result is what a request evaluates to: its effects, and its response, which
@@ -268,10 +271,19 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 			return nil, err
 		}
 		if kv != nil {
+			if err := e.env.Budget.single(kv); err != nil {
+				return nil, err
+			}
 			_, _ = visit(kv)
 		}
-	} else if err := v.Scan(start, end, ScanOptions{KeysOnly: !d.GetPrevKv()}, visit); err != nil {
-		return nil, err
+	} else {
+		opt := ScanOptions{KeysOnly: true}
+		if d.GetPrevKv() {
+			opt = ScanOptions{Budget: e.env.Budget}
+		}
+		if err := v.Scan(start, end, opt, visit); err != nil {
+			return nil, err
+		}
 	}
 	e.note(resp.Header)
 	return resp, nil
@@ -455,6 +467,9 @@ func (e *evaluator) putOp(p *pb.PutRequest) (*pb.ResponseOp, error) {
 	if err := e.put(e.view(), p, &eff, &r.response); err != nil {
 		return nil, err
 	}
+	if err := e.env.Budget.single(r.response.PrevKv); err != nil {
+		return nil, err
+	}
 	e.result.Effects = append(e.result.Effects, eff)
 	e.note(&r.header)
 	return &r.op, nil
@@ -464,6 +479,7 @@ func (e *evaluator) rangeOp(rr *pb.RangeRequest) (*pb.ResponseOp, error) {
 	r := &rangeOpResult{}
 	r.op.Response, r.oneof.ResponseRange, r.response.Header = &r.oneof, &r.response, &r.header
 	p := PlanRange(rr)
+	p.budget = e.env.Budget
 	v := e.view()
 	if p.Revision > 0 {
 		var err error
@@ -502,7 +518,7 @@ func (e *evaluator) compareHolds(c *pb.Compare) (bool, error) {
 	v := e.base
 	start, end := interval(c.GetKey(), c.GetRangeEnd())
 	holds, found := true, false
-	err := v.Scan(start, end, ScanOptions{KeysOnly: c.GetTarget() != pb.Compare_VALUE}, func(kv *mvccpb.KeyValue) (bool, error) {
+	err := v.Scan(start, end, ScanOptions{KeysOnly: c.GetTarget() != pb.Compare_VALUE, Budget: e.env.Budget}, func(kv *mvccpb.KeyValue) (bool, error) {
 		found = true
 		if c.GetTarget() == pb.Compare_VALUE {
 			holds = compares(bytes.Compare(kv.Value, c.GetValue()), c.GetResult())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -256,6 +257,7 @@ type storeUnderTest struct {
 	log     []overlayWrite // all, as Raft has them
 	applied int64
 	lag     int
+	tooWide int // budgets that were not enough
 }
 
 func (u *storeUnderTest) open() {
@@ -290,6 +292,7 @@ func (u *storeUnderTest) do(r *Request) {
 		}
 	} else {
 		result, err = Evaluate(u.view(), r, env)
+		u.evaluateWithBudget(r, env, result, err)
 	}
 	before := len(u.m.events)
 	want, wantErr := u.m.do(r)
@@ -322,6 +325,29 @@ func (u *storeUnderTest) do(r *Request) {
 	}
 	for len(u.pending) > u.lag {
 		u.applySome()
+	}
+}
+
+// evaluateWithBudget evaluates again with budgets from nothing on, until one is
+// enough: until then the answer is ErrTooWide, and then the same as without.
+func (u *storeUnderTest) evaluateWithBudget(r *Request, env Env, want *Result, wantErr error) {
+	u.t.Helper()
+	for rows := int64(0); ; rows += 1 + rows/2 {
+		env.Budget = &Budget{Rows: rows, Bytes: 1 << 20}
+		got, err := Evaluate(u.view(), r, env)
+		if errors.Is(err, ErrTooWide) && rows < 10_000 {
+			if rows > 0 {
+				u.tooWide++
+			}
+			continue
+		}
+		if !errors.Is(err, wantErr) || (err == nil) != (wantErr == nil) {
+			u.t.Fatalf("%v with a budget of %d rows: %v, want %v", r.message(), rows, err, wantErr)
+		}
+		if err == nil && (!proto.Equal(got.response(), want.response()) || !reflect.DeepEqual(got.Effects, want.Effects)) {
+			u.t.Fatalf("%v with a budget of %d rows\ngot  %v, %v\nwant %v, %v", r.message(), rows, got.response(), got.Effects, want.response(), want.Effects)
+		}
+		return
 	}
 }
 
@@ -595,6 +621,9 @@ func TestRandomHistoriesEqualTheModel(t *testing.T) {
 				}
 				if err := u.db.Close(); err != nil {
 					t.Fatal(err)
+				}
+				if u.tooWide < 200 {
+					t.Errorf("only %d budgets were used up", u.tooWide)
 				}
 				if u.m.current < 200 {
 					t.Fatalf("only %d revisions were made", u.m.current)

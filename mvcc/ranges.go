@@ -34,6 +34,7 @@ type RangePlan struct {
 
 	// rowsFilteredLater leaves the filters to RangePiece.filter.
 	rowsFilteredLater bool
+	budget            *Budget
 
 	req *pb.RangeRequest
 }
@@ -91,7 +92,7 @@ func (p *RangePlan) Read(v View, start, end []byte, limit int64) (piece RangePie
 		return piece, err
 	}
 	all, filter := true, hasFilters(p.req) && !p.rowsFilteredLater
-	err = v.Scan(start, end, ScanOptions{KeysOnly: p.KeysOnly}, func(kv *mvccpb.KeyValue) (bool, error) {
+	err = v.Scan(start, end, ScanOptions{KeysOnly: p.KeysOnly, Budget: p.budget}, func(kv *mvccpb.KeyValue) (bool, error) {
 		piece.Count++
 		if !filter || passes(kv, p.req) {
 			piece.Kvs = append(piece.Kvs, kv)
@@ -115,6 +116,11 @@ func (p *RangePlan) readAll(v View) (piece RangePiece, err error) {
 		return piece, err
 	}
 	piece.Count = 1
+	if !p.CountOnly {
+		if err := p.budget.single(kv); err != nil {
+			return piece, err
+		}
+	}
 	if !p.CountOnly && (p.rowsFilteredLater || passes(kv, p.req)) {
 		piece.Kvs = []*mvccpb.KeyValue{kv}
 	}

@@ -37,6 +37,9 @@ type ScanOptions struct {
 	// KeysOnly leaves the values nil and does not read them. Lease, versions
 	// and revisions are there.
 	KeysOnly bool
+	// Budget, if not nil, is charged for what the scan steps over and ends it
+	// with ErrTooWide. Views of a leader's state and of snapshots know it.
+	Budget *Budget
 }
 
 // head is what a write must know of the key's present version.

@@ -134,6 +134,8 @@ func routerError(rangeID uint64, err error) error {
 		out.Kind = router.Unknown
 	case errors.Is(err, store.ErrNoSpace), errors.Is(err, replica.ErrNoSpace):
 		out.Kind = router.NoSpace
+	case errors.Is(err, replica.ErrTooWide):
+		out.Kind = router.TooWide
 	case errors.Is(err, replica.ErrTooManyRequests):
 		out.Kind = router.Busy
 	case errors.Is(err, replica.ErrNotResolved), errors.Is(err, replica.ErrAwaitExpired):

@@ -48,6 +48,10 @@ type world struct {
 
 	ranges map[uint64]*fakeRange
 
+	budget  int64 // rows that a leader evaluates; 0: all
+	tooWide int   // writes that it did not
+	whole   bool  // nobody splits
+
 	// Faults, each in percent.
 	dropWrite, refuseLatch, refuseTxn, loseTxn, loseQuery int
 	silent                                                bool // S answers nothing
@@ -291,7 +295,16 @@ func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteRe
 			w.t.Fatal(err)
 		}
 		defer v.Close()
-		res, err := mvcc.Evaluate(v, req, mvcc.Env{})
+		env := mvcc.Env{}
+		if w.budget > 0 {
+			env.Budget = &mvcc.Budget{Rows: w.budget, Bytes: 1 << 20}
+		}
+		res, err := mvcc.Evaluate(v, req, env)
+		if errors.Is(err, mvcc.ErrTooWide) {
+			w.tooWide++
+			w.post("too wide", func() { done(WriteResult{Err: &RangeError{Kind: TooWide, RangeID: id}}) })
+			return
+		}
 		if err != nil || len(res.Effects) == 0 {
 			w.post("no effect", func() { done(WriteResult{NoEffect: true, Err: err}) })
 			return

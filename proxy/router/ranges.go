@@ -107,6 +107,9 @@ const (
 	NoSpace
 	// Busy: the range's queue is full. Nothing was applied; the client decides.
 	Busy
+	// TooWide: the leader does not evaluate the write, which reads too much.
+	// Nothing was applied; the router evaluates it under a latch.
+	TooWide
 	// Unknown: whether it was applied is not known.
 	Unknown
 	// Stopped: the store is stopping or has failed. Unknown for writes.
@@ -129,6 +132,8 @@ func (k ErrorKind) String() string {
 		return "no space"
 	case Busy:
 		return "busy"
+	case TooWide:
+		return "too wide"
 	case Unknown:
 		return "unknown fate"
 	case Stopped:

@@ -262,6 +262,32 @@ func TestWriteThatWouldChangeSomethingAtRIsAWriteAgain(t *testing.T) {
 	}
 }
 
+// A write in one range that its leader finds too wide is evaluated here, under a
+// latch, and decided by S; the next that is not goes to the leader again.
+func TestWriteThatIsTooWideForTheLeader(t *testing.T) {
+	w := newWorld(t, 1, "m")
+	w.budget = 2
+	w.sendCut()
+	for _, k := range []string{"a", "b", "c"} {
+		w.must(put(k, "1"))
+	}
+	list := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: get("a", "d").Range}}
+	req := putBoth("a", "b")
+	req.Txn.Success = append(req.Txn.Success, list)
+	res := w.must(req)
+	if kvs := res.Txn.Responses[2].GetResponseRange().GetKvs(); len(kvs) != 3 || string(kvs[0].Value) != "both" || kvs[0].ModRevision != 5 {
+		t.Errorf("the transaction saw %v", kvs)
+	}
+	if s := w.router.Stats(); w.tooWide != 1 || s.Transactions != 1 || len(w.log) != 4 {
+		t.Errorf("%d refused, %d transactions, %d revisions", w.tooWide, s.Transactions, len(w.log))
+	}
+	w.must(putBoth("a", "b"))
+	if s := w.router.Stats(); s.Transactions != 1 {
+		t.Error("a small transaction was latched")
+	}
+	w.drain()
+}
+
 // An explicit revision inside a transaction counts only in the branch that is
 // taken, and is judged by S (T6).
 func TestExplicitRevisionsInTransactions(t *testing.T) {

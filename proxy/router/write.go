@@ -19,6 +19,9 @@ import (
 //	  │                                                             │ changes nothing
 //	  └──────── would change something now ◄── read at R (R4) ◄─────┘
 //
+// A write in one range that reads too much for the leader's worker takes the
+// coordinator's way, too.
+//
 // A stale epoch, a missing leader or a refusal of S that proves that nothing was
 // applied leads back to begin, with the newer directory or after a backoff.
 type write struct {
@@ -36,6 +39,9 @@ type write struct {
 	// evaluation must see point (it runs here, under latches).
 	checked, strict bool
 	point           Point
+	// wide: a leader found that it reads too much to be evaluated on its worker,
+	// so that is done here, too.
+	wide bool
 
 	mu struct {
 		sync.Mutex
@@ -140,7 +146,7 @@ func (o *write) begin() {
 	switch {
 	case len(parts) == 0: // a transaction of no operation but nested ones
 		o.asRead()
-	case len(parts) == 1 && !o.strict:
+	case len(parts) == 1 && !o.strict && !o.wide:
 		if !o.hold(false) {
 			o.finish(nil, fmt.Errorf("%w (%w)", ErrTooManyRequests, errHeld))
 			return
@@ -175,12 +181,20 @@ func (o *write) written(w WriteResult) {
 			panic(fmt.Sprintf("router: write answered with revision %d, result %v", w.Revision, w.Result))
 		}
 		o.finishAt(w.Result, w.Revision)
+	case isTooWide(w.Err):
+		o.wide = true
+		o.begin()
 	case passes(w.Err):
 		o.r.counters.writeRetries.Add(1)
 		o.again(w.Err)
 	default:
 		o.finish(nil, clientError(w.Err))
 	}
+}
+
+func isTooWide(err error) bool {
+	var re *RangeError
+	return errors.As(err, &re) && re.Kind == TooWide
 }
 
 // isEvaluationError reports whether err is what mvcc.Evaluate says of a state.

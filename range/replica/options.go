@@ -31,6 +31,11 @@ type Limits struct {
 	// WaitTicks is how long a request waits for evaluation before it is given up
 	// with ErrDropped. Default 100.
 	WaitTicks int
+	// MaxEvaluationRows and MaxEvaluationBytes bound what the evaluation of one
+	// write may look at on the worker, which all ranges of a shard wait for
+	// (mvcc.Budget): wider ones are refused with ErrTooWide. Default 2,000 rows,
+	// a millisecond or two, and 1 MiB.
+	MaxEvaluationRows, MaxEvaluationBytes int
 }
 
 // EnsureDefaults fills the zero fields.
@@ -48,6 +53,8 @@ func (l *Limits) EnsureDefaults() {
 		{&l.RetryTicks, 5},
 		{&l.AbdicateTicks, 10},
 		{&l.WaitTicks, 100},
+		{&l.MaxEvaluationRows, 2000},
+		{&l.MaxEvaluationBytes, 1 << 20},
 	} {
 		if *f.field <= 0 {
 			*f.field = f.value

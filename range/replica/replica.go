@@ -104,6 +104,8 @@ type Replica struct {
 
 	lead    leadership
 	overlay *mvcc.Overlay
+	// budget is that of the evaluation under way, kept for its memory.
+	budget mvcc.Budget
 	// commands is scratch for Apply.
 	commands []decodedCommand
 	// needed: something waits for the range to have a leader that is registered.

@@ -149,8 +149,12 @@ func (r *Replica) evaluate(round Round) {
 
 func (r *Replica) evaluateWrite(view mvcc.View, q *request) {
 	l := &r.lead
-	res, err := mvcc.Evaluate(view, q.write.Req, mvcc.Env{})
+	r.budget = mvcc.Budget{Rows: int64(r.limits.MaxEvaluationRows), Bytes: int64(r.limits.MaxEvaluationBytes)}
+	res, err := mvcc.Evaluate(view, q.write.Req, mvcc.Env{Budget: &r.budget})
 	switch {
+	case errors.Is(err, mvcc.ErrTooWide):
+		r.refuse(q, ErrTooWide)
+		return
 	case err != nil && !mvccRefusal(err):
 		r.refuse(q, ErrFailed)
 		r.fail(fmt.Errorf("evaluate: %w", err))

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"github.com/hawser-kv/hawser/cmd/node"
 	"github.com/hawser-kv/hawser/proto/adminpb"
 	"github.com/hawser-kv/hawser/tests/testcluster"
 )
@@ -90,4 +91,47 @@ func TestWideTransactionsWhileRangesAreSplit(t *testing.T) {
 	s := router.Stats()
 	t.Logf("%d splits; %d attempts for %d transactions, at most %d for one; %d ranges replaced under latches",
 		splits.Load(), s.Transactions, 2*rounds, most, s.TransactionRecuts)
+}
+
+// TestTransactionThatReadsAWholeRange: a transaction in one range that reads more
+// than the range's worker evaluates is answered as any other, and takes the way
+// of those over several ranges; one that does not read so much does not.
+func TestTransactionThatReadsAWholeRange(t *testing.T) {
+	const keys = 100
+	n := testcluster.Start(t, testcluster.Options{Tune: func(c *node.CoreConfig) { c.Limits.MaxEvaluationRows = keys / 2 }})
+	router := n.Inside().Core().Router
+	kv := pb.NewKVClient(n.Client().ActiveConnection())
+	for i := range keys {
+		if _, err := kv.Put(t.Context(), &pb.PutRequest{Key: fmt.Appendf(nil, "w%03d", i), Value: []byte("1")}, grpc.WaitForReady(true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		end     string
+		limit   int64
+		latched bool
+	}{{"all", "x", 0, true}, {"some", "w010", 0, false}, {"a page", "x", 10, false}} {
+		before := router.Stats().Transactions
+		resp, err := kv.Txn(t.Context(), &pb.TxnRequest{
+			// It holds for every key, and reads as many.
+			Compare: []*pb.Compare{{Key: []byte("w"), RangeEnd: []byte("w010"), Result: pb.Compare_GREATER, Target: pb.Compare_VERSION, TargetUnion: &pb.Compare_Version{}}},
+			Success: []*pb.RequestOp{putOp("w005", []byte(c.name)), {Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
+				Key: []byte("w"), RangeEnd: []byte(c.end), Limit: c.limit}}}},
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		got := resp.Responses[1].GetResponseRange()
+		want := 10
+		if c.latched {
+			want = keys
+		}
+		if !resp.Succeeded || len(got.Kvs) != want || string(got.Kvs[5].Value) != c.name || got.Kvs[5].ModRevision != resp.Header.Revision {
+			t.Errorf("%s: %d rows at %d, want %d: %v", c.name, len(got.Kvs), resp.Header.Revision, want, got.Kvs[5])
+		}
+		if latched := router.Stats().Transactions > before; latched != c.latched {
+			t.Errorf("%s: latched %v, want %v", c.name, latched, c.latched)
+		}
+	}
 }
