@@ -263,6 +263,14 @@ func (c *Client) do(fn func()) {
 	}
 }
 
+// Full reports whether a request would wait now. A simulation asks first: what
+// drives it must never wait.
+func (c *Client) Full() bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return !c.stream.closed && c.stream.full()
+}
+
 // hasRoom has the requests that wait look at the queue again.
 func (c *Client) hasRoom() {
 	select {

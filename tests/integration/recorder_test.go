@@ -68,18 +68,19 @@ type kvClient struct {
 	kv    pb.KVClient
 	admin adminpb.AdminClient
 	seq   int
-	// known is the last mod revision seen of each key, for compare-and-swap.
-	known map[string]int64
-	last  int64
+	// requests has the last mod revision seen of each key.
+	requests history.Requests
+	last     int64
 }
 
 func newKVClient(rec *recorder, n *testcluster.Node, ks keyspace, id int, seed uint64) *kvClient {
-	c := n.Client()
-	return &kvClient{
+	client := n.Client()
+	c := &kvClient{
 		rec: rec, id: id, rng: rand.New(rand.NewPCG(seed, uint64(id))), ks: ks,
-		kv: clientv3.RetryKVClient(c), admin: adminpb.NewAdminClient(c.ActiveConnection()),
-		known: map[string]int64{}, last: 1,
+		kv: clientv3.RetryKVClient(client), admin: adminpb.NewAdminClient(client.ActiveConnection()), last: 1,
 	}
+	c.requests = history.Requests{Rand: c.rng, Key: c.key, Span: c.span, Value: c.value, Known: map[string]int64{}, MaxLimit: 8}
+	return c
 }
 
 func (c *kvClient) value() []byte {
@@ -119,70 +120,19 @@ func (c *kvClient) act(ctx context.Context, t *testing.T) {
 			c.do(ctx, &history.Op{Compact: &pb.CompactionRequest{Revision: rev}})
 		}
 	case n < 330:
-		c.do(ctx, &history.Op{Put: &pb.PutRequest{Key: c.key(), Value: c.value(), PrevKv: c.rng.IntN(3) == 0}})
+		c.do(ctx, &history.Op{Put: c.requests.Put()})
 	case n < 600:
-		op := &history.Op{Range: c.rangeRequest()}
+		op := &history.Op{Range: c.requests.Range()}
 		if c.rng.IntN(3) == 0 {
 			op.Range.Revision = max(1, c.last+2-c.rng.Int64N(60))
 		}
 		op.Range.Serializable = c.rng.IntN(5) == 0
 		c.do(ctx, op)
 	case n < 680:
-		d := &pb.DeleteRangeRequest{Key: c.key(), PrevKv: c.rng.IntN(2) == 0}
-		if c.rng.IntN(4) == 0 {
-			d.Key, d.RangeEnd = c.span()
-		}
-		c.do(ctx, &history.Op{Delete: d})
+		c.do(ctx, &history.Op{Delete: c.requests.Delete()})
 	default:
-		c.do(ctx, &history.Op{Txn: c.txn()})
+		c.do(ctx, &history.Op{Txn: c.requests.Txn()})
 	}
-}
-
-func (c *kvClient) rangeRequest() *pb.RangeRequest {
-	r := &pb.RangeRequest{Key: c.key()}
-	if c.rng.IntN(2) == 0 {
-		r.Key, r.RangeEnd = c.span()
-		r.Limit = c.rng.Int64N(8)
-		r.CountOnly = c.rng.IntN(4) == 0
-		r.KeysOnly = c.rng.IntN(4) == 0
-	}
-	return r
-}
-
-// txn compares some keys and writes others, most of the time in several ranges;
-// often it is a compare-and-swap of a key that was read.
-func (c *kvClient) txn() *pb.TxnRequest {
-	rng := c.rng
-	t := &pb.TxnRequest{}
-	for range 1 + rng.IntN(2) {
-		key := c.key()
-		cmp := &pb.Compare{Key: key, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD,
-			TargetUnion: &pb.Compare_ModRevision{ModRevision: c.known[string(key)]}}
-		if rng.IntN(4) == 0 {
-			cmp.Target, cmp.Result = pb.Compare_VERSION, pb.Compare_GREATER
-			cmp.TargetUnion = &pb.Compare_Version{Version: rng.Int64N(3)}
-		}
-		t.Compare = append(t.Compare, cmp)
-	}
-	used := map[string]bool{}
-	for range 1 + rng.IntN(3) {
-		key := c.key()
-		if used[string(key)] {
-			continue
-		}
-		used[string(key)] = true
-		op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key, Value: c.value(), PrevKv: rng.IntN(3) == 0}}}
-		if rng.IntN(5) == 0 {
-			op.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key, PrevKv: rng.IntN(2) == 0}}
-		}
-		t.Success = append(t.Success, op)
-	}
-	t.Success = append(t.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: c.rangeRequest()}})
-	t.Failure = append(t.Failure, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: t.Compare[0].Key}}})
-	if rng.IntN(6) == 0 {
-		t.Failure = append(t.Failure, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: c.key(), Value: c.value()}}})
-	}
-	return t
 }
 
 // do does a request and records it.
@@ -233,7 +183,7 @@ func (c *kvClient) learn(answer proto.Message) {
 	}
 	if r, ok := answer.(*pb.RangeResponse); ok {
 		for _, kv := range r.Kvs {
-			c.known[string(kv.Key)] = kv.ModRevision
+			c.requests.Known[string(kv.Key)] = kv.ModRevision
 		}
 	}
 }

@@ -30,14 +30,15 @@ type simClient struct {
 	// leave gives the request up.
 	leave   func()
 	started int // step in which op began
-	// known is the last mod revision seen of each key, for compare-and-swap.
-	known   map[string]int64
-	watches []*simWatch
-	stale   []staleRead // planted
+	// requests has the last mod revision seen of each key.
+	requests history.Requests
+	watches  []*simWatch
+	stale    []staleRead // planted
 }
 
 func newClient(w *world, id int) *simClient {
-	c := &simClient{w: w, id: id, known: map[string]int64{}}
+	c := &simClient{w: w, id: id}
+	c.requests = history.Requests{Rand: w.rng, Key: c.key, Span: c.span, Value: c.value, Known: map[string]int64{}, MaxLimit: 4}
 	if id == 0 {
 		c.watches = append(c.watches, &simWatch{c: c, truth: true, Watch: &history.Watch{
 			Name: "truth", Start: "\x00", End: "\x00", From: 2}, next: 2})
@@ -90,69 +91,19 @@ func (c *simClient) request() {
 	op := &history.Op{Client: c.id}
 	switch n := rng.IntN(100); {
 	case n < 35:
-		op.Put = &pb.PutRequest{Key: c.key(), Value: c.value(), PrevKv: rng.IntN(3) == 0}
+		op.Put = c.requests.Put()
 	case n < 60:
-		op.Range = c.rangeRequest()
+		op.Range = c.requests.Range()
 		if rng.IntN(4) == 0 && c.w.stats.Steps > 100 {
 			op.Range.Revision = max(1, c.lastRevision()-rng.Int64N(20))
 		}
 		op.Range.Serializable = rng.IntN(5) == 0
 	case n < 68:
-		op.Delete = &pb.DeleteRangeRequest{Key: c.key(), PrevKv: rng.IntN(2) == 0}
-		if rng.IntN(4) == 0 {
-			op.Delete.Key, op.Delete.RangeEnd = c.span()
-		}
+		op.Delete = c.requests.Delete()
 	default:
-		op.Txn = c.txn()
+		op.Txn = c.requests.Txn()
 	}
 	c.begin(op)
-}
-
-func (c *simClient) rangeRequest() *pb.RangeRequest {
-	rng := c.w.rng
-	r := &pb.RangeRequest{Key: c.key()}
-	if rng.IntN(2) == 0 {
-		r.Key, r.RangeEnd = c.span()
-		r.Limit = rng.Int64N(4)
-		r.CountOnly = rng.IntN(4) == 0
-		r.KeysOnly = rng.IntN(4) == 0
-	}
-	return r
-}
-
-// txn compares some keys and writes others, in one range or in several.
-func (c *simClient) txn() *pb.TxnRequest {
-	rng := c.w.rng
-	t := &pb.TxnRequest{}
-	for range 1 + rng.IntN(2) {
-		key := c.key()
-		cmp := &pb.Compare{Key: key, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD,
-			TargetUnion: &pb.Compare_ModRevision{ModRevision: c.known[string(key)]}}
-		if rng.IntN(4) == 0 {
-			cmp.Target, cmp.Result = pb.Compare_VERSION, pb.Compare_GREATER
-			cmp.TargetUnion = &pb.Compare_Version{Version: rng.Int64N(3)}
-		}
-		t.Compare = append(t.Compare, cmp)
-	}
-	used := map[string]bool{}
-	for range 1 + rng.IntN(3) {
-		key := c.key()
-		if used[string(key)] {
-			continue
-		}
-		used[string(key)] = true
-		op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key, Value: c.value(), PrevKv: rng.IntN(3) == 0}}}
-		if rng.IntN(5) == 0 {
-			op.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key, PrevKv: rng.IntN(2) == 0}}
-		}
-		t.Success = append(t.Success, op)
-	}
-	t.Success = append(t.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: c.rangeRequest()}})
-	t.Failure = append(t.Failure, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: t.Compare[0].Key}}})
-	if rng.IntN(6) == 0 {
-		t.Failure = append(t.Failure, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: c.key(), Value: c.value()}}})
-	}
-	return t
 }
 
 func (c *simClient) begin(op *history.Op) {
@@ -199,7 +150,7 @@ func (c *simClient) answered(res *mvcc.Result, err error) {
 	default:
 		answer = res.Range
 		for _, kv := range res.Range.Kvs {
-			c.known[string(kv.Key)] = kv.ModRevision
+			c.requests.Known[string(kv.Key)] = kv.ModRevision
 		}
 	}
 	// The server may share memory between answers.
@@ -354,7 +305,7 @@ func (wt *simWatch) connect() {
 }
 
 func (wt *simWatch) progress() {
-	if wt.conn == nil {
+	if wt.conn == nil || wt.conn.Full() {
 		return
 	}
 	if rev, _ := wt.c.w.currentNow(); rev > 0 {
