@@ -86,7 +86,7 @@ func (x *Index) locateLocked(r *run) (at location, end []byte, ok bool) {
 	return at, x.pageEndLocked(at.page), true
 }
 
-// splitRun cuts a run: at the key, or, if it is nil, into pieces of half of the
+// splitRun cuts a run: at the key, or, if it is nil, into pieces of a third of the
 // wanted size. It reports false if the keys do not show yet what was applied.
 //
 // The keys are read without any lock. They lack changes whose batch is not
@@ -131,13 +131,16 @@ func (x *Index) splitRun(r *run, at []byte, scan Scanner) (done bool, err error)
 			}
 		}
 	}
-	slices.SortStableFunc(changes, func(a, b keyChange) int { return bytes.Compare(a.key, b.key) })
+	byKey := func(a, b keyChange) int { return bytes.Compare(a.key, b.key) }
+	if !slices.IsSortedFunc(changes, byKey) { // it is, without recent ones
+		slices.SortStableFunc(changes, byKey)
+	}
 	var parts []part
 	if at != nil {
 		left, right := cutChanges(changes, at)
 		parts = []part{{nil, left}, {at, right}}
 	} else {
-		parts = x.partition(changes, 2)
+		parts = x.partition(changes, splitParts)
 	}
 	x.foldRunLocked(x.mu.pages[loc.page], r)
 	if !x.agrees(r, parts) {
@@ -207,15 +210,20 @@ type part struct {
 	changes []keyChange
 }
 
+// splitParts is into how many parts a run is cut that is full. With k parts each
+// key is looked at k/(k-1) times for each that is added. Four would be small
+// enough to be merged again.
+const splitParts = 3
+
 // partition cuts changes in key order into at least so many parts, more if one
-// would have above half the weight that a run may have. There are fewer when
+// would have above a third of the weight that a run may have. There are fewer when
 // there are not enough keys.
 func (x *Index) partition(changes []keyChange, atLeast int64) []part {
 	var total int64
 	for _, c := range changes {
 		total += max(c.delta, 0)
 	}
-	n := max(atLeast, total*2/int64(x.runKeys))
+	n := max(atLeast, total*splitParts/int64(x.runKeys))
 	target := (total + n - 1) / n
 	var parts []part
 	var weight int64
