@@ -182,6 +182,30 @@ type part struct {
 
 // cut divides spans over the ranges, in key order.
 func (d *Directory) cut(spans []mvcc.Access) []part {
+	if i, ok := d.within(spans); ok { // nearly always
+		return []part{{index: i, spans: spans}}
+	}
+	return d.divide(spans)
+}
+
+// within returns the range that holds all of the spans, if one does; none of
+// them is empty then.
+func (d *Directory) within(spans []mvcc.Access) (index int, ok bool) {
+	if len(spans) == 0 {
+		return 0, false
+	}
+	index = d.index(spans[0].Start)
+	r := d.ranges[index]
+	for _, s := range spans {
+		if bytes.Compare(s.Start, r.Start) < 0 || s.End != nil && bytes.Compare(s.Start, s.End) >= 0 ||
+			len(r.End) != 0 && (s.End == nil || bytes.Compare(s.End, r.End) > 0) {
+			return 0, false
+		}
+	}
+	return index, true
+}
+
+func (d *Directory) divide(spans []mvcc.Access) []part {
 	byIndex := make(map[int]int)
 	var parts []part
 	for _, s := range spans {

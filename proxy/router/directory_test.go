@@ -179,3 +179,29 @@ func TestLookupAgainstASearchFromTheStart(t *testing.T) {
 		}
 	}
 }
+
+// TestCutIsDivide: what lies within one range is cut as by the long way.
+func TestCutIsDivide(t *testing.T) {
+	d := directory(t, "1@1:,c 2@4:c,f 3@1:f,")
+	rng := rand.New(rand.NewSource(1))
+	key := func() []byte { return []byte{byte('a' + rng.Intn(8))} }
+	short := 0
+	for range 5000 {
+		spans := make([]mvcc.Access, rng.Intn(4))
+		for i := range spans {
+			spans[i] = mvcc.Access{Start: key(), Write: rng.Intn(2) == 0}
+			if rng.Intn(6) > 0 {
+				spans[i].End = key()
+			}
+		}
+		if _, ok := d.within(spans); ok {
+			short++
+		}
+		if got, want := fmt.Sprint(d.cut(spans)), fmt.Sprint(d.divide(spans)); got != want {
+			t.Fatalf("%v: cut into %s, want %s", spans, got, want)
+		}
+	}
+	if short < 200 || short > 4800 {
+		t.Errorf("%d of 5000 lie within one range", short)
+	}
+}
