@@ -40,6 +40,14 @@ func EventOf(eff Effect, rev int64) Event {
 	return ev
 }
 
+// EventRow is a row of the revision index: what is known of an event before its
+// version is read. Key is valid during the call that gets the row.
+type EventRow struct {
+	Key      []byte
+	Revision int64
+	Delete   bool
+}
+
 // Events visits the events of the keys of [start, end), end nil for the end of
 // the keyspace, with after < revision <= upTo in the order of (revision, sub),
 // until fn returns false or an error. Everything up to upTo is applied.
@@ -48,9 +56,27 @@ func EventOf(eff Effect, rev int64) Event {
 // not be complete. What is compacted while it runs is still there.
 //
 // It walks the revision index, so its cost is that of all events between the
-// two revisions on this engine, whatever the span.
-func (s *Store) Events(start, end []byte, after, upTo int64, prevKV bool, fn func(Event) (more bool, err error)) (err error) {
-	if emptyInterval(start, end) || after >= upTo {
+// two revisions on this engine, whatever the span. Who wants the events of many
+// spans reads them in one walk (PickEvents).
+func (s *Store) Events(start, end []byte, after, upTo int64, prevKV bool, fn func(Event) (more bool, err error)) error {
+	if emptyInterval(start, end) {
+		return nil
+	}
+	return s.walkEvents(after, upTo, prevKV, func(row EventRow) (want, more bool) {
+		return bytes.Compare(row.Key, start) >= 0 && (end == nil || bytes.Compare(row.Key, end) < 0), true
+	}, fn)
+}
+
+// PickEvents walks the revision index as Events does, over all keys. pick sees
+// every row, and says whether fn gets its event, without PrevKv, and whether the
+// walk goes on to it at all. A row whose version is not there any more is picked
+// in vain.
+func (s *Store) PickEvents(after, upTo int64, pick func(EventRow) (want, more bool), fn func(Event) error) error {
+	return s.walkEvents(after, upTo, false, pick, func(e Event) (bool, error) { return true, fn(e) })
+}
+
+func (s *Store) walkEvents(after, upTo int64, prevKV bool, pick func(EventRow) (want, more bool), fn func(Event) (more bool, err error)) (err error) {
+	if after >= upTo {
 		return nil
 	}
 	// The versions first: what they lack the rows of the index may name, but
@@ -74,9 +100,6 @@ func (s *Store) Events(start, end []byte, after, upTo int64, prevKV bool, fn fun
 		if err != nil {
 			return err
 		}
-		if bytes.Compare(key, start) < 0 || end != nil && bytes.Compare(key, end) >= 0 {
-			continue
-		}
 		row, err := index.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("mvcc: events: %w", err)
@@ -84,6 +107,13 @@ func (s *Store) Events(start, end []byte, after, upTo int64, prevKV bool, fn fun
 		kind, err := decodeEventValue(row)
 		if err != nil {
 			return err
+		}
+		want, more := pick(EventRow{Key: key, Revision: rev, Delete: kind == eventDelete})
+		if !more {
+			return nil
+		}
+		if !want {
+			continue
 		}
 		ev, ok, err := c.event(key, rev, sub, kind, prevKV, s.forgotten.Load())
 		if err != nil {

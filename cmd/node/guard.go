@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"runtime"
 
 	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -70,11 +71,23 @@ func (v *guardedView) At(rev int64) (mvcc.View, error) {
 	return &guardedView{View: other, guard: v.guard}, nil
 }
 
+// rowsWithoutYield take a walk of the revision index some tens of microseconds,
+// or some hundreds if all their events are wanted.
+const rowsWithoutYield = 64
+
 // history is the history that watchers read. Its damage ends their streams.
 type history struct{ store *mvcc.Store }
 
-func (h history) Events(start, end []byte, after, upTo int64, prevKV bool, fn func(mvcc.Event) (bool, error)) error {
-	return asCorrupt(h.store.Events(start, end, after, upTo, prevKV, fn))
+func (h history) PickEvents(after, upTo int64, pick func(mvcc.EventRow) (want, more bool), fn func(mvcc.Event) error) error {
+	// A walk is long and never waits: on a machine with few cores all requests
+	// would queue behind it.
+	rows := 0
+	return asCorrupt(h.store.PickEvents(after, upTo, func(row mvcc.EventRow) (want, more bool) {
+		if rows++; rows%rowsWithoutYield == 0 {
+			runtime.Gosched()
+		}
+		return pick(row)
+	}, fn))
 }
 
 // previous reads the version of a key at a revision.

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"sync"
 
@@ -17,8 +16,8 @@ import (
 //
 // Watchers whose spans touch the same ranges form a group; a group has one
 // frontier, and one position: the revision up to which everything has been
-// dispatched to its synced watchers. A watcher that is behind its group reads
-// history through tasks that the driver carries out (NextTask, TaskDone).
+// dispatched to its synced watchers. Watchers that are behind their groups share
+// reads of history, which the driver carries out (NextTask, TaskDone).
 //
 // A Hub does no I/O, starts no goroutine and reads no clock; its driver calls
 // it under one lock (see Service). Only its Frontier has a lock of its own.
@@ -34,8 +33,11 @@ type Hub struct {
 	// start keys of its ranges.
 	layout uint64
 	starts [][]byte
-	// tasks are watchers that wait for a catch-up read.
+	// tasks are watchers that wait for a catch-up read; waits numbers them.
 	tasks []*watcher
+	waits int64
+	// reads of history that were begun, and the rows of those that are done.
+	reads, readRows int64
 	// progress are the streams that wait for a progress response.
 	progress []*Stream
 	// touched are the streams that get something of the dispatch under way.
@@ -66,6 +68,12 @@ type Limits struct {
 	// CatchUpBytes bounds the events of one catch-up response, except that
 	// one revision is never cut. Default 1 MiB.
 	CatchUpBytes int
+	// ReadBytes bounds the same over all responses of one read of history.
+	// Default 4 MiB.
+	ReadBytes int
+	// ReadRows bounds the rows of the revision index that one read walks,
+	// except that one revision is never cut. Default 65,536.
+	ReadRows int
 }
 
 func (l *Limits) ensureDefaults() {
@@ -79,6 +87,8 @@ func (l *Limits) ensureDefaults() {
 	set(&l.QueuedBytes, 256<<20)
 	set(&l.CatchUpRevisions, 1000)
 	set(&l.CatchUpBytes, 1<<20)
+	set(&l.ReadBytes, 4<<20)
+	set(&l.ReadRows, 1<<16)
 }
 
 type groupKey struct{ first, last int }
@@ -89,6 +99,9 @@ type group struct {
 	start, end []byte // the span of its ranges
 	// emitted: everything at or below it has been dispatched.
 	emitted int64
+	// readable: history is complete up to it, and it is not above emitted. For
+	// the choice of a task.
+	readable int64
 	// members are synced or behind; match finds the synced ones.
 	members []*watcher
 	match   matcher
@@ -213,10 +226,16 @@ func (h *Hub) dispatch(g *group, complete int64) {
 		}
 	}
 	g.emitted = complete
+	h.eachTouched(func(w *watcher) { h.emit(w, from) })
+}
+
+// eachTouched calls fn for the watchers that were touched, those of a stream
+// together: it counts an event that several of them get once.
+func (h *Hub) eachTouched(fn func(*watcher)) {
 	for _, s := range h.touched {
 		h.emissions++
 		for _, w := range s.touched {
-			h.emit(w, from)
+			fn(w)
 		}
 		clear(s.touched)
 		s.touched = s.touched[:0]
@@ -225,7 +244,8 @@ func (h *Hub) dispatch(g *group, complete int64) {
 	h.touched = h.touched[:0]
 }
 
-// touch notes that a watcher gets something of the dispatch under way.
+// touch notes that a watcher gets something of the dispatch, or of the read of
+// history, under way.
 func (h *Hub) touch(w *watcher) {
 	s := w.stream
 	if len(s.touched) == 0 {
@@ -328,25 +348,6 @@ func (h *Hub) leave(w *watcher) {
 	h.order = slices.DeleteFunc(h.order, func(x *group) bool { return x == g })
 }
 
-// settle makes a watcher that is behind synced if it has reached its group,
-// else asks for a read of history.
-func (h *Hub) settle(w *watcher) {
-	if w.synced || w.reading {
-		return
-	}
-	if w.pos < w.group.emitted {
-		h.wantTask(w)
-		return
-	}
-	w.synced = true
-	w.min = max(w.min, w.pos+1)
-	w.group.match.add(w)
-	h.slow--
-	if w.stream.wanted != 0 {
-		h.answerProgress() // no step may come for long
-	}
-}
-
 // regroup forms the groups anew after the directory changed. Synced watchers
 // stay so: their new group starts at the lowest position of those that come
 // together in it, and min keeps the others from seeing anything twice.
@@ -366,132 +367,6 @@ func (h *Hub) regroup() {
 			w.group.match.add(w)
 		}
 	}
-}
-
-// Task is a read of history for a watcher that is behind.
-type Task struct {
-	w *watcher
-	// Start, End, After and UpTo say which events: of [Start, End) with
-	// After < revision <= UpTo. End empty: to the end of the keyspace.
-	Start, End  []byte
-	After, UpTo int64
-	// MaxRevisions and MaxBytes bound the answer; a revision is never cut.
-	MaxRevisions, MaxBytes int
-}
-
-// History reads events from the revision index; mvcc.ErrCompacted if they are
-// not all there any more.
-type History interface {
-	Events(start, end []byte, after, upTo int64, prevKV bool, fn func(mvcc.Event) (bool, error)) error
-}
-
-// TaskResult is what a Task found.
-type TaskResult struct {
-	events []*event
-	// done: all events with revision <= done are in.
-	done int64
-	err  error
-}
-
-// Run carries the task out.
-func (t *Task) Run(history History) TaskResult {
-	res := TaskResult{done: t.UpTo}
-	revisions, size, last := 0, 0, int64(0)
-	res.err = history.Events(t.Start, t.End, t.After, t.UpTo, false, func(e mvcc.Event) (bool, error) {
-		if e.Revision != last {
-			if revisions == t.MaxRevisions || size >= t.MaxBytes {
-				res.done = last
-				return false, nil
-			}
-			revisions++
-			last = e.Revision
-		}
-		ev := newEvent(e)
-		if t.w.wants(ev) {
-			size += ev.size
-			res.events = append(res.events, ev)
-		}
-		return true, nil
-	})
-	return res
-}
-
-func (h *Hub) wantTask(w *watcher) {
-	if w.reading || w.stream.closed || w.stream.full() {
-		return // TaskDone or Drained asks again
-	}
-	w.reading = true
-	h.tasks = append(h.tasks, w)
-}
-
-// NextTask returns the next read of history to carry out, if there is one.
-func (h *Hub) NextTask() (*Task, bool) {
-	var waiting []*watcher
-	defer func() { h.tasks = append(h.tasks, waiting...) }()
-	for len(h.tasks) > 0 {
-		w := h.tasks[0]
-		h.tasks = h.tasks[1:]
-		if w.group == nil || w.stream.closed {
-			continue
-		}
-		if w.stream.full() {
-			// Others of its stream have filled it meanwhile.
-			w.reading = false // Drained asks again
-			continue
-		}
-		if w.pos >= w.group.emitted {
-			// It waited in the queue and its group came back to it.
-			w.reading = false
-			h.settle(w)
-			continue
-		}
-		upTo := min(h.complete(w.group), w.group.emitted)
-		if upTo <= w.pos {
-			// History has nothing more that is complete: the group's position
-			// is ahead of the frontier after a shed. Wait for the frontier.
-			waiting = append(waiting, w)
-			continue
-		}
-		return &Task{
-			w: w, Start: w.start, End: w.end, After: w.pos, UpTo: upTo,
-			MaxRevisions: h.limits.CatchUpRevisions, MaxBytes: h.limits.CatchUpBytes,
-		}, true
-	}
-	return nil, false
-}
-
-// TaskDone takes what a task found. A fault of the engine ends the stream with
-// that error.
-func (h *Hub) TaskDone(t *Task, res TaskResult) {
-	w := t.w
-	w.reading = false
-	if w.group == nil || w.stream.closed {
-		return
-	}
-	switch {
-	case errors.Is(res.err, mvcc.ErrCompacted):
-		_, compacted := h.frontier.Revision()
-		h.cancelCompacted(w, compacted)
-		return
-	case res.err != nil:
-		w.stream.fail(res.err)
-		return
-	}
-	w.pos = res.done
-	if len(res.events) > 0 {
-		// header.revision of catching up is the current one (W10) as of the
-		// read: what is newer has not been looked for.
-		r := &Response{WatchID: w.id, Revision: t.UpTo, Fragment: w.fragment, prevKV: w.prevKV, events: res.events, history: true}
-		w.stream.push(r, true)
-		w.sent = true
-	}
-	h.settle(w)
-}
-
-func (h *Hub) cancelCompacted(w *watcher, compacted int64) {
-	w.stream.push(&Response{WatchID: w.id, Canceled: true, CompactRevision: compacted}, true)
-	w.stream.compacted[w.id] = true
-	h.drop(w)
 }
 
 // drop ends a watcher.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"testing"
 
@@ -208,17 +209,22 @@ func (w *world) pendingBelow(start, end []byte, revision int64) *mvcc.Event {
 	return nil
 }
 
-// Events makes the model a History.
-func (w *world) Events(start, end []byte, after, upTo int64, _ bool, fn func(mvcc.Event) (bool, error)) error {
+// PickEvents makes the model a History.
+func (w *world) PickEvents(after, upTo int64, pick func(mvcc.EventRow) (want, more bool), fn func(mvcc.Event) error) error {
 	if after+1 < w.compacted {
 		return mvcc.ErrCompacted
 	}
 	for _, e := range w.history {
-		if e.Revision <= after || e.Revision > upTo || bytes.Compare(e.Kv.Key, start) < 0 ||
-			len(end) > 0 && bytes.Compare(e.Kv.Key, end) >= 0 {
+		if e.Revision <= after || e.Revision > upTo {
 			continue
 		}
-		if more, err := fn(e); err != nil || !more {
+		switch want, more := pick(mvcc.EventRow{Key: e.Kv.Key, Revision: e.Revision, Delete: e.Delete}); {
+		case !more:
+			return nil
+		case !want:
+			continue
+		}
+		if err := fn(e); err != nil {
 			return err
 		}
 	}
@@ -309,14 +315,15 @@ func TestHotRangeDoesNotStarve(t *testing.T) {
 }
 
 // TestWatchersGetExactlyTheHistory runs random watchers over random writes,
-// splits, gaps in the revisions, slow streams and small buffers. Each gets all events of its span
-// from its start on, in order, none twice, revisions whole (W10, W1-W4 of the
-// robustness guarantees), and progress promises what it says (W16).
+// splits, gaps in the revisions, slow streams and small buffers, with reads of
+// history that others join and leave, two at once. Each gets all events of its
+// span from its start on, in order, none twice, revisions whole (W10, W1-W4 of
+// the robustness guarantees), and progress promises what it says (W16).
 func TestWatchersGetExactlyTheHistory(t *testing.T) {
 	for seed := range uint64(60) {
 		limits := Limits{}
 		if seed%3 == 1 {
-			limits = Limits{BufferBytes: 2000, StreamBytes: 1500, CatchUpRevisions: 3, CatchUpBytes: 600}
+			limits = Limits{BufferBytes: 2000, StreamBytes: 1500, CatchUpRevisions: 3, CatchUpBytes: 600, ReadBytes: 2000, ReadRows: 20}
 		}
 		w := newWorld(seed, limits)
 		w.gaps = seed%2 == 1
@@ -345,6 +352,13 @@ type watchRun struct {
 	seed    uint64
 	w       *world
 	clients []*watchClient
+	// reads of history that are under way.
+	reads []watchRead
+}
+
+type watchRead struct {
+	task *Task
+	res  TaskResult
 }
 
 type watchClient struct {
@@ -395,7 +409,11 @@ func (r *watchRun) step() {
 	case n < 30:
 		r.take(c)
 	case n < 60:
-		r.task()
+		r.read()
+	case n < 61 && w.rng.IntN(3) == 0:
+		c.s.Close()
+		r.clients = slices.DeleteFunc(r.clients, func(x *watchClient) bool { return x == c })
+		r.open()
 	}
 }
 
@@ -445,9 +463,19 @@ func (r *watchRun) create(c *watchClient) {
 	c.watchers[id] = m
 }
 
-func (r *watchRun) task() {
-	if t, ok := r.w.h.NextTask(); ok {
-		r.w.h.TaskDone(t, t.Run(r.w))
+// read begins a read of history, or ends one. Of two everything may happen
+// between, and they may end in any order.
+func (r *watchRun) read() {
+	if len(r.reads) < 2 && r.w.rng.IntN(2) == 0 {
+		if t, ok := r.w.h.NextTask(); ok {
+			r.reads = append(r.reads, watchRead{t, t.Run(r.w)})
+		}
+		return
+	}
+	if n := len(r.reads); n > 0 {
+		i := r.w.rng.IntN(n)
+		r.w.h.TaskDone(r.reads[i].task, r.reads[i].res)
+		r.reads = slices.Delete(r.reads, i, i+1)
 	}
 }
 
@@ -524,6 +552,9 @@ func (r *watchRun) take(c *watchClient) {
 }
 
 func (r *watchRun) finish() {
+	for _, x := range r.reads {
+		r.w.h.TaskDone(x.task, x.res)
+	}
 	for more := true; more; {
 		more = false
 		r.w.h.Step()

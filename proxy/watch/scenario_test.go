@@ -134,9 +134,9 @@ func TestScenarios(t *testing.T) {
 
 type fakeHistory struct{ events []mvcc.Event }
 
-func (h *fakeHistory) Events(start, end []byte, after, upTo int64, _ bool, fn func(mvcc.Event) (bool, error)) error {
+func (h *fakeHistory) PickEvents(after, upTo int64, pick func(mvcc.EventRow) (want, more bool), fn func(mvcc.Event) error) error {
 	w := &world{history: h.events}
-	return w.Events(start, end, after, upTo, false, fn)
+	return w.PickEvents(after, upTo, pick, fn)
 }
 
 // show prints responses, one a line.

@@ -3,7 +3,9 @@ package watch
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 )
@@ -58,4 +60,41 @@ func TestRequestsWaitForAClientThatDoesNotRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowHistory has nothing, and takes its time to say so.
+type slowHistory struct{ takes time.Duration }
+
+func (h slowHistory) PickEvents(int64, int64, func(mvcc.EventRow) (want, more bool), func(mvcc.Event) error) error {
+	<-time.After(h.takes)
+	return nil
+}
+
+// Watchers that come one after the other while history is read gather for the
+// next read, also when a reader would be free: it rests for as long as it read.
+func TestReadersRestSoThatWatchersGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const watchers, takes = 1000, 10 * time.Millisecond
+		f := NewFrontier()
+		f.Cut(&placementpb.Cut{Revision: 5, First: true, Descriptors: []*rangepb.RangeDescriptor{{RangeId: 1}}})
+		s := NewService(f, Config{History: slowHistory{takes}, Readers: 1})
+		s.Start()
+		defer s.Stop()
+		s.Step()
+		c := s.Open()
+		defer c.Close()
+		for range watchers {
+			<-time.After(time.Millisecond)
+			c.Create(CreateRequest{Start: []byte("k"), StartRevision: 2, Current: 5})
+		}
+		<-time.After(10 * takes)
+		synctest.Wait()
+		st := s.Stats()
+		if st.Watchers != watchers || st.Behind != 0 {
+			t.Errorf("%d watchers, %d behind, want %d and none", st.Watchers, st.Behind, watchers)
+		}
+		if most := int64(watchers/(2*takes.Milliseconds()) + 2); st.Reads > most {
+			t.Errorf("%d reads for watchers that came in %d ms, want at most %d", st.Reads, watchers, most)
+		}
+	})
 }

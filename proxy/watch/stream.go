@@ -37,11 +37,10 @@ type Stream struct {
 	// out waits to be taken by the sender; wake tells it.
 	out  []*Response
 	wake func()
-	// bytes of out. An event that a dispatch gives to several watchers of the
-	// stream is shared by them and counts once. What was read from history
-	// belongs to one watcher and counts always.
+	// bytes of out. An event that a dispatch or a read of history gives to
+	// several watchers of the stream is shared by them and counts once.
 	bytes int
-	// touched are the watchers that get something of the dispatch under way.
+	// touched are the watchers that get something of what is under way.
 	touched []*watcher
 	// lagged: some watcher fell behind because the queue was full.
 	lagged bool
@@ -249,9 +248,12 @@ func (s *Stream) ProgressTick() {
 	}
 }
 
-// responseOverhead is the memory of a queued response beside its events, in
-// bytes; each event costs a pointer more.
-const responseOverhead = 128
+// responseOverhead is the memory of a queued response beside its events,
+// eventReference what each of them costs there, in bytes.
+const (
+	responseOverhead = 128
+	eventReference   = 8
+)
 
 // push queues a response. Unless forced it refuses when the queue is full.
 func (s *Stream) push(r *Response, force bool) bool {
@@ -262,9 +264,9 @@ func (s *Stream) push(r *Response, force bool) bool {
 		s.lagged = true
 		return false
 	}
-	r.bytes = responseOverhead + 8*len(r.events)
+	r.bytes = responseOverhead + eventReference*len(r.events)
 	for _, e := range r.events {
-		if r.history || e.counted != s.hub.emissions {
+		if e.counted != s.hub.emissions {
 			r.bytes += e.size
 			e.counted = s.hub.emissions
 		}

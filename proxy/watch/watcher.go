@@ -35,19 +35,21 @@ type watcher struct {
 	synced bool
 	// pos: everything at or below it has been sent; kept while behind.
 	pos int64
-	// reading: a catch-up task is under way.
+	// reading: it waits for a catch-up task, or rides in one.
 	reading bool
+	// since says when it began to wait: the hub counts them.
+	since int64
+	ride  ride
 	// sent since the last progress interval.
 	sent bool
 	// batch collects the events of the dispatch under way.
 	batch []*event
 }
 
-func (w *watcher) wants(e *event) bool {
-	if e.revision < w.min {
-		return false
-	}
-	if e.delete {
+func (w *watcher) wants(e *event) bool { return e.revision >= w.min && w.wantsKind(e.delete) }
+
+func (w *watcher) wantsKind(isDelete bool) bool {
+	if isDelete {
 		return !w.noDelete
 	}
 	return !w.noPut
@@ -69,7 +71,6 @@ type Response struct {
 	Fragment        bool // the watcher asked for fragments
 	prevKV          bool
 	events          []*event
-	history         bool // events were read for this watcher alone
 	// bytes that it counts for in its stream's queue.
 	bytes int
 }
