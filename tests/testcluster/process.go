@@ -79,6 +79,9 @@ type Report struct {
 	Pending           int64
 	Streams, Watchers int
 	LoadedRanges      int
+	// HistoryRows of the revision index were walked for watchers that were
+	// behind.
+	HistoryRows int64
 }
 
 func (r Report) String() string {
@@ -135,7 +138,7 @@ func report(n *node.Node, peak *atomic.Int64) Report {
 	c := n.Core()
 	w := c.Watch.Stats()
 	r.Pending, r.Streams, r.Watchers = c.Router.Pending(), w.Streams, w.Watchers
-	r.LoadedRanges = len(c.Loaded())
+	r.LoadedRanges, r.HistoryRows = len(c.Loaded()), w.ReadRows
 	peak.Store(r.Heap)
 	resetPeakRSS()
 	return r
