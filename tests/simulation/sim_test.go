@@ -4,6 +4,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/hawser-kv/hawser/tests/testcluster"
 )
 
 // seeds is how many runs the short form makes; `make sim` sets
@@ -11,6 +13,9 @@ import (
 const (
 	seeds = 300
 	steps = 3000
+	// Under the race detector the engine checks its own invariants, which takes
+	// twenty times as long, and one goroutine does nearly everything here.
+	seedsUnderRace = 40
 )
 
 func number(t *testing.T, name string, def uint64) uint64 {
@@ -32,7 +37,11 @@ func options(seed uint64) Options {
 
 // TestSimulatedNode runs many seeds: every fourth without faults.
 func TestSimulatedNode(t *testing.T) {
-	from, n := uint64(1), number(t, "HAWSER_SIM_SEEDS", seeds)
+	from, n := uint64(1), uint64(seeds)
+	if testcluster.RaceDetector {
+		n = seedsUnderRace
+	}
+	n = number(t, "HAWSER_SIM_SEEDS", n)
 	if one := number(t, "HAWSER_SIM_SEED", 0); one != 0 {
 		from, n = one, 1
 	}
