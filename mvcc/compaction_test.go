@@ -58,7 +58,8 @@ type writtenVersion struct {
 
 func newCompactionTest(t testing.TB, seed uint64) *compactionTest {
 	h := &compactionTest{t: t, rng: rand.New(rand.NewPCG(seed, 2)), fs: vfs.NewCrashableMem(), versions: map[string][]writtenVersion{}, rev: 1}
-	h.opts = Options{Counts: counts.Options{RunKeys: 8}}
+	// Windows of 40 or 80 events, or one of all.
+	h.opts = Options{Counts: counts.Options{RunKeys: 8}, CompactionWindow: int(seed%3) * 40}
 	h.db, h.s = openStore(t, h.fs, h.opts)
 	t.Cleanup(func() {
 		if err := h.db.Close(); err != nil {

@@ -261,7 +261,7 @@ type storeUnderTest struct {
 }
 
 func (u *storeUnderTest) open() {
-	u.db, u.s = openStore(u.t, u.fs, Options{Counts: counts.Options{RunKeys: 8}, RecentBytes: 32 * 2 * 200})
+	u.db, u.s = openStore(u.t, u.fs, Options{Counts: counts.Options{RunKeys: 8}, RecentBytes: 32 * 2 * 200, CompactionWindow: 30})
 }
 
 func (u *storeUnderTest) view() View { return u.overlay.Over(u.s.Latest()) }

@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,7 +35,13 @@ type Options struct {
 	// written or read lately; 0 means DefaultRecentBytes. It is taken as it is
 	// needed.
 	RecentBytes int64
+	// CompactionWindow is how many events a compaction puts in order at a time,
+	// each some 100 bytes of memory; 0 means DefaultCompactionWindow.
+	CompactionWindow int
 }
+
+// DefaultCompactionWindow takes about 10 MiB with the keys of Kubernetes.
+const DefaultCompactionWindow = 64 << 10
 
 // Store is all MVCC data on one engine: the versions and events of every range
 // that has a replica on the node. Reads may come from any goroutine; Apply may
@@ -66,6 +73,7 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 		opts.RecentBytes = DefaultRecentBytes
 	}
 	s := &Store{db: db, recent: newRecent(opts.RecentBytes)}
+	s.compaction.windowEvents = cmp.Or(max(opts.CompactionWindow, 0), DefaultCompactionWindow)
 	if err := s.checkFormat(); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package compactor
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -119,5 +120,48 @@ func TestStopEndsTheWaiting(t *testing.T) {
 	c.Stop()
 	if !errors.Is(got, ErrStopped) {
 		t.Fatalf("got %v", got)
+	}
+}
+
+// slowStore takes as long as it is told for a step.
+type slowStore struct {
+	fakeStore
+	step  time.Duration
+	began []time.Time
+}
+
+func (s *slowStore) CompactStep(n int) (bool, error) {
+	s.began = append(s.began, time.Now())
+	<-time.After(s.step) // of the bubble
+	return s.fakeStore.CompactStep(n)
+}
+
+// TestWritersHaveTwoThirdsOfTheTime covers C4: the pause is the configured one,
+// and longer when steps are slow.
+func TestWritersHaveTwoThirdsOfTheTime(t *testing.T) {
+	for _, c := range []struct{ step, want time.Duration }{
+		{time.Millisecond, 11 * time.Millisecond},
+		{100 * time.Millisecond, 300 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowStore{step: c.step}
+			comp := New(Config{Store: s, Complete: func() int64 { return 100 }, Pause: 10 * time.Millisecond})
+			ended := make(chan error, 1)
+			comp.Request(10)
+			comp.WhenRemoved(10, func(err error) { ended <- err })
+			comp.Start(func(err error) { ended <- err })
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			comp.Stop()
+			if len(s.began) != 3 {
+				t.Fatalf("%d steps, want 3", len(s.began))
+			}
+			for i := range s.began[1:] {
+				if got := s.began[i+1].Sub(s.began[i]); got != c.want {
+					t.Errorf("a step of %v came %v after the one before, want %v", c.step, got, c.want)
+				}
+			}
+		})
 	}
 }
