@@ -71,7 +71,7 @@ var options = []option{
 	},
 	integerOption("compaction-batch-limit", "revisions removed in one step of a compaction",
 		func(c *Config) *int { return &c.CompactionBatchLimit }, 1, math.MaxInt32),
-	switchableDurationOption("compaction-sleep-interval", "pause between the steps of a compaction, 0 for none",
+	switchableDurationOption("compaction-sleep-interval", "least pause between the steps of a compaction, 0 for none",
 		func(c *Config) *time.Duration { return &c.CompactionSleepInterval }, time.Microsecond, time.Hour),
 	durationOption("watch-progress-notify-interval", "interval of progress notifications of an idle watch",
 		func(c *Config) *time.Duration { return &c.WatchProgressNotifyInterval }, 10*time.Millisecond, maxInterval),
