@@ -475,12 +475,32 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 	c.Watch.Stop()
 	n.running.Wait()
 	if handOver && c.Store.Err() == nil {
-		// Else the next start reads all of it from the engine's log again.
-		if err := c.DB.Flush(); err != nil {
-			return errors.Join(fmt.Errorf("flush the engine: %w", err), c.Close())
-		}
+		n.flush(ctx)
 	}
 	return c.Close()
+}
+
+// flush spares the next start to read all of it from the engine's log again.
+// Nothing rests on it: without room the engine would try again and again, and a
+// slow disk must not keep the node from its end.
+func (n *Node) flush(ctx context.Context) {
+	c := n.core
+	free, err := c.freeBytes(0, reserveBytes)
+	if err == nil && free < reserveBytes {
+		err = store.ErrNoSpace
+	}
+	if err == nil {
+		var flushed <-chan struct{}
+		if flushed, err = c.DB.AsyncFlush(); err == nil {
+			select {
+			case <-flushed:
+				return
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+		}
+	}
+	n.log.Warn("stopping without a flush of the engine: the next start takes longer", zap.Error(err))
 }
 
 // noSync is a file system that never waits for the disk (--unsafe-no-fsync).

@@ -325,3 +325,26 @@ func TestFullFileSystem(t *testing.T) {
 	checkRoom(t, p.address)
 	p.stop(t)
 }
+
+// TestStopOnAFullFileSystem: the engine cannot be flushed, and tries for ever if
+// it is told to. A stop in order goes without.
+func TestStopOnAFullFileSystem(t *testing.T) {
+	mount := mountSmall(t, 768<<20)
+	dir := filepath.Join(mount, "data")
+	p := start(t, dir)
+	put(t, p.address, "before", "v")
+	filler := fillDisk(t, mount, 0)
+	await(t, "the end of the room", func() bool { return isFull(t, p.address) })
+	p.stop(t)
+	if n := strings.Count(p.output(), "background error"); n > 0 {
+		t.Errorf("the engine failed %d times:\n%s", n, p.tail(4<<10))
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, dir)
+	if got := get(t, p.address, "before"); got != "v" {
+		t.Errorf("before is %q", got)
+	}
+	p.stop(t)
+}
