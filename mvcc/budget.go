@@ -13,9 +13,9 @@ var ErrTooWide = errors.New("mvcc: request is too wide to be evaluated here")
 // Budget bounds what one evaluation may look at and hold, where others wait for
 // it: it is charged for every key that a Range operation, an interval compare
 // or a delete that returns what it deletes steps over, live or not, and for the
-// bytes of those that are live. Counts and the rows behind a limit are not read
-// and not charged; keys of deletes and puts are not either, for effects have to
-// be made wherever the request is evaluated.
+// bytes of those that are live; and for the dead keys of other deletes. Counts and the rows behind a limit are not read
+// and not charged; live keys of other deletes and keys of puts are not either,
+// for effects have to be made wherever the request is evaluated.
 //
 // A budget that is used up refuses the next row, so that one row, however large,
 // is always in it. It belongs to one evaluation.

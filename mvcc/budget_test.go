@@ -88,6 +88,7 @@ func TestBudgetBoundsAnEvaluation(t *testing.T) {
 		"deleted keys":                {compare(d), Budget{rows, much}, true, 0},
 		"delete":                      {txn(deleteOp(&pb.DeleteRangeRequest{Key: k, RangeEnd: end})), Budget{0, 0}, false, keys},
 		"delete that returns":         {txn(deleteOp(&pb.DeleteRangeRequest{Key: k, RangeEnd: end, PrevKv: true})), Budget{rows, much}, true, rows},
+		"delete of dead keys":         {&Request{DeleteRange: &pb.DeleteRangeRequest{Key: d, RangeEnd: end}}, Budget{rows, much}, true, 0},
 		"delete alone":                {&Request{DeleteRange: &pb.DeleteRangeRequest{Key: k, RangeEnd: end}}, Budget{0, 0}, false, keys},
 		"delete that returns, alone":  {&Request{DeleteRange: &pb.DeleteRangeRequest{Key: k, RangeEnd: end, PrevKv: true}}, Budget{rows, much}, true, rows},
 		"range over the own effects":  {txn(putAll("k0001", "k0002", "k0003"), rangeOp(&pb.RangeRequest{Key: k, RangeEnd: end})), Budget{rows, much}, true, rows},

@@ -254,7 +254,7 @@ func (k keyScanner) CountAt(start, end []byte, rev int64) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = c.scan(rev, nil, func(row) (bool, error) { n++; return true, nil })
+	err = c.scan(rev, ScanOptions{}, func(row) (bool, error) { n++; return true, nil })
 	return n, k.s.releaseAfter(c, err)
 }
 

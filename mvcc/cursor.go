@@ -130,12 +130,13 @@ type row struct {
 }
 
 // scan visits the keys within the iterator's bounds that are live at rev, in
-// ascending order, and charges budget for each step. fn must not move the cursor.
-func (c *cursor) scan(rev int64, budget *Budget, fn func(row) (more bool, err error)) error {
+// ascending order, and charges for each step as opt says. fn must not move the
+// cursor.
+func (c *cursor) scan(rev int64, opt ScanOptions, fn func(row) (more bool, err error)) error {
 	r := row{}
 	ok := c.it.First()
 	for ok {
-		if err := budget.step(); err != nil {
+		if err := opt.step(); err != nil {
 			return err
 		}
 		k := c.it.Key()
@@ -162,6 +163,8 @@ func (c *cursor) scan(rev int64, budget *Budget, fn func(row) (more bool, err er
 			if err != nil || !more {
 				return err
 			}
+		} else if err := opt.dead(); err != nil {
+			return err
 		}
 		// Most keys have one version: one step, and only if that meets an
 		// older version of the same key, a jump over the rest.
@@ -178,12 +181,12 @@ func (c *cursor) scan(rev int64, budget *Budget, fn func(row) (more bool, err er
 
 // scanKeyValues is scan with key-values made for the caller.
 func (c *cursor) scanKeyValues(rev int64, opt ScanOptions, fn func(*mvccpb.KeyValue) (bool, error)) error {
-	return c.scan(rev, opt.Budget, func(r row) (bool, error) {
+	return c.scan(rev, opt, func(r row) (bool, error) {
 		kv, err := c.arena.keyValue(r, opt)
 		if err != nil {
 			return false, err
 		}
-		opt.Budget.took(kv)
+		opt.live(kv)
 		return fn(kv)
 	})
 }

@@ -277,10 +277,7 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 			_, _ = visit(kv)
 		}
 	} else {
-		opt := ScanOptions{KeysOnly: true}
-		if d.GetPrevKv() {
-			opt = ScanOptions{Budget: e.env.Budget}
-		}
+		opt := ScanOptions{KeysOnly: !d.GetPrevKv(), Budget: e.env.Budget, LiveIsFree: !d.GetPrevKv()}
 		if err := v.Scan(start, end, opt, visit); err != nil {
 			return nil, err
 		}

@@ -188,16 +188,16 @@ func (v *overlayView) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.K
 	// it is the overlay's next key, if ok.
 	it, ok := next(overlayItem{key: start, rev: math.MaxInt64, sub: math.MaxUint32})
 	take := func() (more bool, err error) {
-		if err := opt.Budget.step(); err != nil {
+		if err := opt.step(); err != nil {
 			return false, err
 		}
 		e, rev := it.eff, it.rev
 		it, ok = next(overlayItem{key: it.key, rev: -1})
 		if e.Tombstone {
-			return true, nil
+			return true, opt.dead()
 		}
 		kv := v.keyValue(e, rev, opt.KeysOnly)
-		opt.Budget.took(kv)
+		opt.live(kv)
 		return fn(kv)
 	}
 	stopped := false

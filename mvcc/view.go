@@ -40,6 +40,32 @@ type ScanOptions struct {
 	// Budget, if not nil, is charged for what the scan steps over and ends it
 	// with ErrTooWide. Views of a leader's state and of snapshots know it.
 	Budget *Budget
+	// LiveIsFree charges for keys that are dead only: what is live is work that
+	// has to be done anyway.
+	LiveIsFree bool
+}
+
+// step charges for a key, before it is known to live.
+func (o *ScanOptions) step() error {
+	if o.LiveIsFree {
+		return nil
+	}
+	return o.Budget.step()
+}
+
+// dead charges for a key that turned out to be dead.
+func (o *ScanOptions) dead() error {
+	if o.LiveIsFree {
+		return o.Budget.step()
+	}
+	return nil
+}
+
+// live charges for what is read of a key.
+func (o *ScanOptions) live(kv *mvccpb.KeyValue) {
+	if !o.LiveIsFree {
+		o.Budget.took(kv)
+	}
 }
 
 // head is what a write must know of the key's present version.
