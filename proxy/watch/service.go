@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -201,7 +202,7 @@ func (s *Service) ReadHistory() bool {
 		return false
 	}
 	res := task.Run(s.cfg.History)
-	if res.err != nil {
+	if res.err != nil && !errors.Is(res.err, mvcc.ErrCompacted) { // that one is for the clients
 		s.cfg.Logger.Warn("reading history for watchers", zap.Error(res.err), zap.Int("watchers", len(task.riders)))
 	}
 	s.mu.Lock()
