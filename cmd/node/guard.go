@@ -72,7 +72,8 @@ func (v *guardedView) At(rev int64) (mvcc.View, error) {
 }
 
 // rowsWithoutYield take a walk of the revision index some tens of microseconds,
-// or some hundreds if all their events are wanted.
+// or some hundreds if all their events are wanted; more with many watchers of
+// spans that are neither a key nor a prefix.
 const rowsWithoutYield = 64
 
 // history is the history that watchers read. Its damage ends their streams.

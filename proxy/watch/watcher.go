@@ -123,7 +123,8 @@ func (r *Response) WatchResponse(previous PreviousReader) (*pb.WatchResponse, er
 	}, nil
 }
 
-// matcher finds the synced watchers of a group for a key. Watchers of one key
+// matcher finds those of some watchers that want a key: the synced ones of a
+// group, or those that ride in a read of history. Watchers of one key
 // and of one prefix are found by hashing, whatever their number; other spans
 // are compared one by one.
 type matcher struct {
