@@ -46,6 +46,8 @@ var (
 	descRounds          = desc("hawser_store_rounds_total", "Rounds of the ranges' workers.")
 	descCommits         = desc("hawser_store_commits_total", "Engine batches committed by rounds.")
 	descSyncs           = desc("hawser_store_syncs_total", "Syncs that rounds waited for.")
+	descHistoryReads    = desc("hawser_watch_history_reads_total", "Reads of history for watchers that are behind, each for many.")
+	descHistoryRows     = desc("hawser_watch_history_rows_total", "Rows of the revision index that these reads walked.")
 	descSlowReads       = desc("etcd_server_slow_read_indexes_total", "The total number of pending read indexes not in sync with leader's or timed out read index requests.")
 	descFailedReads     = desc("etcd_server_read_indexes_failed_total", "The total number of failed read indexes seen.")
 	descFDUsed          = desc("os_fd_used", "The number of used file descriptors.")
@@ -128,6 +130,7 @@ func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
 	counter(descTransactions, s.Transactions)
 	counter(descRereads, s.Rereads)
 	counter(descRetries, s.TransactionRetries, "transaction")
+	counter(descRetries, s.TransactionRecuts, "recut")
 	counter(descRetries, s.WriteRetries, "write")
 	counter(descRetries, s.ReadRetries, "read")
 }
@@ -145,6 +148,8 @@ func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*promet
 	gauge(descWatchers, float64(s.Watchers))
 	gauge(descSlowWatchers, float64(s.SlowWatchers))
 	gauge(descWALBytes, float64(s.WALBytes)) // a gauge in etcd, too
+	counter(descHistoryReads, s.HistoryReads)
+	counter(descHistoryRows, s.HistoryRows)
 	counter(descRounds, s.Rounds)
 	counter(descCommits, s.Commits)
 	counter(descSyncs, s.Syncs)

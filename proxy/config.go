@@ -71,6 +71,8 @@ type Stats struct {
 	Compacted int64
 	// Watch streams, watchers, and those of them that read history.
 	WatchStreams, Watchers, SlowWatchers int
+	// Reads of history for watchers, and rows of the revision index they walked.
+	HistoryReads, HistoryRows uint64
 	// FsyncNanoseconds is the histogram of the WAL's syncs, nil if there is
 	// none. WALBytes were written to the WAL.
 	FsyncNanoseconds prometheus.Histogram

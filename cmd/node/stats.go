@@ -11,6 +11,7 @@ func (c *Core) Stats() proxy.Stats {
 	return proxy.Stats{
 		Compacted:    compacted,
 		WatchStreams: watch.Streams, Watchers: watch.Watchers, SlowWatchers: watch.Behind,
+		HistoryReads: uint64(watch.Reads), HistoryRows: uint64(watch.ReadRows),
 		FsyncNanoseconds: engine.LogWriter.FsyncLatency, WALBytes: engine.WAL.BytesWritten,
 		Rounds: rounds.Rounds, Commits: rounds.Commits, Syncs: rounds.Syncs,
 	}
