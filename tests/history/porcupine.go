@@ -95,7 +95,7 @@ func operations(r *Run) ([]porcupine.Operation, error) {
 				continue // it did nothing, and shows nothing
 			}
 		default:
-			if in.header = at[o]; in.header == 0 {
+			if in.header = at[o]; in.header == 0 && o.Compact == nil {
 				continue // not applied: it would have been seen
 			}
 			in.fresh = false
@@ -264,6 +264,8 @@ func (k *keyspace) step(in *input) *keyspace {
 		return &next
 	case o.Outcome == Refused:
 		return k.refuse(o)
+	case o.Compact != nil && o.Outcome == Unknown:
+		return k.perhapsCompact(o.Compact.Revision)
 	case o.Compact != nil:
 		return k.compact(in)
 	case o.Range != nil && o.Range.Serializable:
@@ -320,6 +322,17 @@ func (k *keyspace) compact(in *input) *keyspace {
 		return nil
 	}
 	next := *k.moved(in)
+	next.compacted = rev
+	return &next
+}
+
+// perhapsCompact: a compaction of unknown fate, which no event shows. It comes
+// last of all if it was not done.
+func (k *keyspace) perhapsCompact(rev int64) *keyspace {
+	if rev <= k.compacted || rev > k.rev {
+		return k
+	}
+	next := *k
 	next.compacted = rev
 	return &next
 }
