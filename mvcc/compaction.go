@@ -70,7 +70,8 @@ func (s *Store) SetForgotten(rev int64) error {
 }
 
 // CompactStep removes what the next maxEvents events made garbage, and says
-// whether all that the forgotten revision allows to remove is gone.
+// whether all that the forgotten revision allows to remove is gone. One step in
+// many reads a window of the index first.
 func (s *Store) CompactStep(maxEvents int) (done bool, err error) {
 	c := &s.compaction
 	c.Lock()
@@ -157,9 +158,9 @@ func (s *Store) readWindow() (err error) {
 	}
 	defer func() { err = errors.Join(err, index.Close()) }()
 	var window []namedVersion
-	var names keyNames
+	var names []byte // the bytes of the keys
 	ok := index.First()
-	for ; ok && len(window) < c.windowEvents && names.bytes < maxWindowKeyBytes; ok = index.Next() {
+	for ; ok && len(window) < c.windowEvents && len(names) < maxWindowKeyBytes; ok = index.Next() {
 		rev, sub, key, err := splitEventKey(index.Key())
 		if err != nil {
 			return err
@@ -168,7 +169,9 @@ func (s *Store) readWindow() (err error) {
 		if err != nil {
 			return err
 		}
-		window = append(window, namedVersion{names.add(key), rev, sub, kind == eventDelete})
+		n := len(names)
+		names = append(names, key...)
+		window = append(window, namedVersion{names[n:len(names):len(names)], rev, sub, kind == eventDelete})
 	}
 	if err := index.Error(); err != nil {
 		return err
@@ -185,22 +188,6 @@ func (s *Store) readWindow() (err error) {
 	})
 	c.window = window
 	return nil
-}
-
-// keyNames keeps copies of keys in few large arrays.
-type keyNames struct {
-	bytes int // of all copies
-	room  []byte
-}
-
-func (k *keyNames) add(key []byte) []byte {
-	if cap(k.room)-len(k.room) < len(key) {
-		k.room = make([]byte, 0, max(64<<10, len(key)))
-	}
-	from := len(k.room)
-	k.room = append(k.room, key...)
-	k.bytes += len(key)
-	return k.room[from:len(k.room):len(k.room)]
 }
 
 // removeGarbage stages the removal of what the events of one key in a step, from
