@@ -54,6 +54,7 @@ var (
 	descFDLimit         = desc("os_fd_limit", "The file descriptor limit.")
 	descTransactions    = desc("hawser_router_transactions_total", "Tries of transactions over several ranges.")
 	descRetries         = desc("hawser_router_retries_total", "Tries inside the proxy that ended with another one.", "kind")
+	descRecuts          = desc("hawser_router_transaction_recuts_total", "Times that a transaction found a range split before its latch, and went on with the newer ones.")
 	descRereads         = desc("hawser_router_rereads_total", "Writes without effect that were answered as reads.")
 	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
 	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
@@ -128,9 +129,9 @@ func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
 	counter(descSlowReads, s.SlowReads)
 	counter(descFailedReads, s.FailedQueries)
 	counter(descTransactions, s.Transactions)
+	counter(descRecuts, s.TransactionRecuts)
 	counter(descRereads, s.Rereads)
 	counter(descRetries, s.TransactionRetries, "transaction")
-	counter(descRetries, s.TransactionRecuts, "recut")
 	counter(descRetries, s.WriteRetries, "write")
 	counter(descRetries, s.ReadRetries, "read")
 }
