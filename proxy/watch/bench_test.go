@@ -1,8 +1,12 @@
 package watch
 
 import (
+	"bytes"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -65,6 +69,101 @@ func BenchmarkStep(b *testing.B) {
 				h.Step()
 				s.Take()
 				s.Drained()
+			}
+		})
+	}
+}
+
+// BenchmarkMatch looks for the watchers that want a key: as a matcher does, which
+// hashes keys and prefixes, and in a tree of all spans. The two take turns, and
+// what the best turn of each took for a key is reported, so that whoever shares the
+// machine counts little.
+func BenchmarkMatch(b *testing.B) {
+	type span struct{ start, end []byte }
+	prefix := func(p []byte) span { return span{p, prefixEnd(p)} }
+	namespace := func(i int) []byte { return fmt.Appendf(nil, "/registry/pods/ns-%04d/", i) }
+	kind := func(i int) []byte {
+		return fmt.Appendf(nil, "/registry/%s%02d/", "customresourcedefinitions.apiextensions"[:4+i%36], i)
+	}
+	for _, bm := range []struct {
+		name     string
+		watchers int
+		span     func(i int) span
+		key      func(i int) []byte // that watcher i wants
+	}{
+		{"keys=10000", 10_000, func(i int) span { k := namespace(i); return span{k, append(bytes.Clone(k), 0)} }, namespace},
+		{"prefixes=10000", 10_000, func(i int) span { return prefix(namespace(i)) }, namespace},
+		{"prefixes=80/lengths=36", 80, func(i int) span { return prefix(kind(i)) }, kind},
+		{"prefixes=1/watchers=1000", 1000, func(int) span { return prefix([]byte("/registry/pods/")) }, namespace},
+		{"spans=1", 1, func(i int) span { return span{namespace(i), namespace(i + 1)} }, namespace},
+		{"spans=3000", 3000, func(i int) span { return span{namespace(i), namespace(i + 1)} }, namespace},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			order := rand.New(rand.NewPCG(1, 1)).Perm(bm.watchers)
+			m := newMatcher()
+			var t spanTree
+			for _, i := range order {
+				s := bm.span(i)
+				for _, add := range []func(*watcher){m.add, t.add} {
+					add(&watcher{start: s.start, end: s.end, single: singleKey(s.start, s.end)})
+				}
+			}
+			const turn = 1000
+			keys := make([][]byte, turn)
+			for n := range keys {
+				i := order[(n*7919)%len(order)]
+				keys[n] = bm.key(i)
+				if s := bm.span(i); !singleKey(s.start, s.end) {
+					keys[n] = append(keys[n], "pod-1"...)
+				}
+			}
+			hashed, inTree := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+			found := 0
+			count := func(w *watcher) {
+				if w.wantsKind(false) {
+					found++
+				}
+			}
+			turns := 0
+			for b.Loop() {
+				began := time.Now()
+				for _, k := range keys {
+					m.each(k, count)
+				}
+				between := time.Now()
+				for _, k := range keys {
+					t.stab(k, count)
+				}
+				hashed, inTree = min(hashed, between.Sub(began)), min(inTree, time.Since(between))
+				turns++
+			}
+			if found < 2*turns*turn {
+				b.Fatalf("%d searches have found %d watchers", 2*turns*turn, found)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(hashed.Nanoseconds())/turn, "matcher-ns/key")
+			b.ReportMetric(float64(inTree.Nanoseconds())/turn, "tree-ns/key")
+		})
+	}
+}
+
+// BenchmarkLeave has as many watchers of one prefix as the name says leave a
+// matcher and come back, one after the other, as when their clients are slow. What
+// one costs does not depend on their number.
+func BenchmarkLeave(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("watchers=%d", n), func(b *testing.B) {
+			m := newMatcher()
+			watchers := make([]*watcher, n)
+			for i := range watchers {
+				watchers[i] = &watcher{start: []byte("/registry/pods/"), end: []byte("/registry/pods0")}
+				m.add(watchers[i])
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w := watchers[i%n]
+				m.remove(w)
+				m.add(w)
 			}
 		})
 	}

@@ -28,8 +28,8 @@ type Task struct {
 }
 
 // ride is the part of a watcher in the task it rides in. From NextTask until
-// TaskDone it belongs to the task, and so do the watcher's span and pos, which
-// stay as they are.
+// TaskDone it belongs to the task, and so do the watcher's place in a matcher, and
+// its span and pos, which stay as they are.
 type ride struct {
 	// upTo: what is newer is not complete for this watcher, or not history.
 	upTo int64

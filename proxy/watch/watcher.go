@@ -37,6 +37,11 @@ type watcher struct {
 	// since says when it began to wait: the hub counts them.
 	since int64
 	ride  ride
+	// place among the watchers of the same span, and whether they are hashed as
+	// those of a prefix: written by the matcher that it is in, which is its group's
+	// while it is synced, and the task's while it rides in one. Never in both.
+	place  int
+	hashed bool
 	// sent since the last progress interval.
 	sent bool
 	// batch collects the events of the dispatch under way.

@@ -1,0 +1,106 @@
+package watch
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestMatcherFindsWhatAScanFinds adds watchers of any spans, with more lengths of
+// prefixes than are hashed, removes them and adds them again, and holds what is
+// found for a key against a scan. Doing the same once more gives the same order.
+func TestMatcherFindsWhatAScanFinds(t *testing.T) {
+	run := func(seed uint64) (found []int64) {
+		rng := rand.New(rand.NewPCG(seed, 13))
+		m := newMatcher()
+		var in, out []*watcher
+		unhashed := 0
+		for op := range 1500 {
+			// It grows, shrinks to nothing and grows again.
+			if grow := []int{8, 1, 8}[op/500]; len(in) == 0 || rng.IntN(10) < grow {
+				var w *watcher
+				switch n := len(out); {
+				case n > 0 && rng.IntN(2) == 0:
+					w, out = out[n-1], out[:n-1]
+				case rng.IntN(3) == 0:
+					prefix := bytes.Repeat([]byte{'a'}, 1+rng.IntN(2*mostLengths))
+					w = watcherOf(op, prefix, prefixEnd(prefix))
+				default:
+					start, end := anySpan(rng, 4)
+					w = watcherOf(op, start, end)
+				}
+				isNew := m.counts[len(w.start)] == 0
+				in = append(in, w)
+				m.add(w)
+				if w.isPrefix() && !w.hashed {
+					unhashed++
+					if !isNew {
+						t.Fatalf("seed %d: prefix %q is not hashed, others of its length are", seed, w.start)
+					}
+				}
+			} else {
+				i := rng.IntN(len(in))
+				m.remove(in[i])
+				out = append(out, in[i])
+				in = slices.Delete(in, i, i+1)
+			}
+			if len(m.lengths) > mostLengths || m.n != len(in) {
+				t.Fatalf("seed %d: %d lengths are hashed, and there are %d watchers, not %d", seed, len(m.lengths), len(in), m.n)
+			}
+			key := keysOverFewLetters(rng, 5)
+			if rng.IntN(2) == 0 {
+				key = bytes.Repeat([]byte{'a'}, rng.IntN(3*mostLengths))
+			}
+			var got []*watcher
+			m.each(key, func(w *watcher) {
+				got = append(got, w)
+				found = append(found, w.id)
+			})
+			checkSame(t, fmt.Sprintf("seed %d: key %q", seed, key), got, in, key)
+		}
+		if unhashed == 0 {
+			t.Fatalf("seed %d: all prefixes were hashed", seed)
+		}
+		for _, w := range in {
+			m.remove(w)
+		}
+		if m.n+len(m.keys)+len(m.prefixes)+len(m.lengths)+len(m.counts) != 0 || m.spans.root != nil {
+			t.Fatalf("seed %d: something is left", seed)
+		}
+		return found
+	}
+	for seed := range uint64(10) {
+		if !slices.Equal(run(seed), run(seed)) {
+			t.Fatalf("seed %d: the order was another the second time", seed)
+		}
+	}
+}
+
+// TestWatchersOfOneSpanLeaveFromTheirPlaces: whoever leaves, the others of the same
+// key, prefix or span know where they are.
+func TestWatchersOfOneSpanLeaveFromTheirPlaces(t *testing.T) {
+	for _, span := range [][2]string{{"k", "k\x00"}, {"k", "l"}, {"k", "q"}, {"k", ""}} {
+		m := newMatcher()
+		var in []*watcher
+		for i := range 50 {
+			in = append(in, watcherOf(i, []byte(span[0]), []byte(span[1])))
+			m.add(in[i])
+		}
+		rng := rand.New(rand.NewPCG(1, 17))
+		for len(in) > 0 {
+			i := rng.IntN(len(in))
+			m.remove(in[i])
+			in = slices.Delete(in, i, i+1)
+			var got []*watcher
+			m.each([]byte("k"), func(w *watcher) {
+				if w.place != len(got) {
+					t.Fatalf("%q: the watcher at place %d says %d", span, len(got), w.place)
+				}
+				got = append(got, w)
+			})
+			checkSame(t, fmt.Sprintf("%q", span), got, in, []byte("k"))
+		}
+	}
+}
