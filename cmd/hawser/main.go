@@ -103,7 +103,10 @@ ETCD_* variables; what is not built yet is refused by name.`,
 		}
 		return a.serve(cmd.Context(), source)
 	}
-	root.AddCommand(a.versionCommand(), a.rangeCommand())
+	for _, cmd := range []*cobra.Command{a.versionCommand(), a.rangeCommand()} {
+		refuseSecondValues(cmd)
+		root.AddCommand(cmd)
+	}
 	return root
 }
 

@@ -303,6 +303,52 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// The second of two values would silently win: half of what was asked for would be
+// done, with exit code 0. What is said twice in the same way harms nobody.
+func TestFlagGivenTwice(t *testing.T) {
+	addr := listenAdmin(t, newFakeAdmin())
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("k\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		flag string // that is refused; "" for none
+	}{
+		{[]string{"range", "split", "--id", "1", "--id", "2"}, "--id"},
+		{[]string{"range", "split", "--id", "2", "--id", ""}, "--id"},
+		{[]string{"range", "split", "--keys-file", keys, "--keys-file", "-"}, "--keys-file"},
+		{[]string{"range", "split", "--hex", "--hex=false", "ff"}, "--hex"},
+		{[]string{"range", "split", "--skip-existing=false", "--skip-existing", "a"}, "--skip-existing"},
+		{[]string{"range", "list", "-o", "json", "--output=table"}, "--output"},
+		{[]string{"range", "describe", "1", "-o", "table", "-o", "json"}, "--output"},
+		{[]string{"range", "--dial-timeout", "1s", "list", "--dial-timeout", "2s"}, "--dial-timeout"},
+		{[]string{"range", "list", "--command-timeout", "5s", "--command-timeout", "6s"}, "--command-timeout"},
+		{[]string{"version", "-o", "json", "-o", "table"}, "--output"},
+
+		{[]string{"range", "split", "--id", "1", "--id", "1"}, ""},
+		{[]string{"range", "split", "--hex", "--hex=true", "ff"}, ""},
+		{[]string{"range", "list", "--dial-timeout", "1s", "--dial-timeout=1000ms"}, ""},
+		{[]string{"range", "list", "-o", "json", "-o", "json"}, ""},
+		// A list grows.
+		{[]string{"range", "list", "--endpoints", addr, "--endpoints", addr}, ""},
+	} {
+		args := tc.args
+		if args[0] == "range" {
+			args = append(slices.Clone(args), "--endpoints", addr)
+		}
+		code, _, stderr := execute(t, "", args...)
+		switch {
+		case tc.flag == "":
+			if code != 0 {
+				t.Errorf("%q: code %d, %s", tc.args, code, stderr)
+			}
+		case code != exitUsage || !strings.Contains(stderr, tc.flag) || !strings.Contains(stderr, "given already"):
+			t.Errorf("%q: code %d, want %d; %q should name %s", tc.args, code, exitUsage, stderr, tc.flag)
+		}
+	}
+}
+
 // A thousand keys in one file is a normal way to prepare a keyspace.
 func TestRangeSplitOfAThousandKeys(t *testing.T) {
 	f := newFakeAdmin()

@@ -198,7 +198,8 @@ func TestConfigurationReachesTheNode(t *testing.T) {
 	r := startServer(t, func(_ context.Context, c config.Config, _ *zap.Logger) (server, error) {
 		got <- c
 		return &fakeNode{}, nil
-	}, "-name", "n1", "-max-txn-ops=5", "--enable-pprof")
+		// The last one counts, as in etcd.
+	}, "-name", "n0", "-name", "n1", "-max-txn-ops=5", "--enable-pprof")
 	c := receive(t, got)
 	if c.Name != "n1" || c.MaxTxnOps != 5 || !c.EnablePprof {
 		t.Errorf("%+v", c)
