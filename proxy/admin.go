@@ -102,7 +102,7 @@ func (s *adminServer) SplitRange(ctx context.Context, r *adminpb.SplitRangeReque
 	}
 	left, right, err := s.router.Split(ctx, key)
 	if errors.Is(err, router.ErrBoundaryExists) {
-		return nil, status.Errorf(codes.AlreadyExists, "hawser: %q is the first key of a range already", key)
+		return nil, status.Errorf(codes.AlreadyExists, "hawser: %s is the first key of a range already", adminpb.KeyText(key))
 	}
 	if err != nil {
 		return nil, toGRPC(err)

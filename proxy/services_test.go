@@ -185,11 +185,19 @@ func TestAdminSplitsAndDescribes(t *testing.T) {
 			t.Errorf("%v: %v, want %v", c.req, err, c.want)
 		}
 	}
+	long := at(strings.Repeat("\xff", maxBoundaryBytes))
+	if _, err := admin.SplitRange(ctx, long); err != nil {
+		t.Error(err)
+	}
+	_, err = admin.SplitRange(ctx, long)
+	if text := status.Convert(err).Message(); status.Code(err) != codes.AlreadyExists || len(text) > 500 || !strings.Contains(text, "(4096 bytes)") {
+		t.Errorf("refused with %v and %d bytes of text: %.500s", status.Code(err), len(text), text)
+	}
 	list, err := admin.ListRanges(ctx, &adminpb.ListRangesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Ranges) != 3 || list.Revision != 6 || string(list.Ranges[1].Desc.Start) != "m" {
+	if len(list.Ranges) != 4 || list.Revision != 6 || string(list.Ranges[1].Desc.Start) != "m" {
 		t.Errorf("%v", list)
 	}
 	one, err := admin.DescribeRange(ctx, &adminpb.DescribeRangeRequest{RangeId: 1})
@@ -200,7 +208,7 @@ func TestAdminSplitsAndDescribes(t *testing.T) {
 		t.Errorf("unknown range: %v", err)
 	}
 	info, err := admin.ServerInfo(ctx, &adminpb.ServerInfoRequest{})
-	if err != nil || info.Version != "v0-test" || info.Ranges != 3 || info.LoadedReplicas != 1 || info.NodeId != memberID {
+	if err != nil || info.Version != "v0-test" || info.Ranges != 4 || info.LoadedReplicas != 1 || info.NodeId != memberID {
 		t.Errorf("%v, %v", info, err)
 	}
 	get, err := c.Get(ctx, "", clientv3.WithPrefix())

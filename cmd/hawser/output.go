@@ -132,22 +132,13 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// boundary prints an end of a span: quoted, so that every byte shows and no
-// key looks like the "-" of the end of the keyspace.
+// boundary prints an end of a span, in short if it is long. It is quoted, so no key
+// looks like the "-" of the end of the keyspace.
 func boundary(key []byte) string {
 	if len(key) == 0 {
 		return "-"
 	}
-	return strconv.Quote(string(key))
-}
-
-// shortBoundary is boundary for a message about one key, however long it is.
-func shortBoundary(key []byte) string {
-	const most = 256
-	if len(key) <= most {
-		return boundary(key)
-	}
-	return fmt.Sprintf("%s... (%d bytes)", boundary(key[:most]), len(key))
+	return adminpb.KeyText(key)
 }
 
 func replicaList(replicas []replicaJSON) string {

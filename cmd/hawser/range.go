@@ -202,7 +202,7 @@ func describeSplitFailure(err error, req *adminpb.SplitRangeRequest) error {
 	}
 	what := fmt.Sprintf("split of range %d", req.GetRangeId())
 	if key := req.GetKey(); key != nil {
-		what = "split at " + shortBoundary(key)
+		what = "split at " + adminpb.KeyText(key)
 	}
 	switch exit.code {
 	case exitNoAnswer:
@@ -265,7 +265,7 @@ func (a *app) splitRequests(args []string, o splitOptions) ([]*adminpb.SplitRang
 		if o.hexKeys {
 			decoded, err := hex.DecodeString(string(key))
 			if err != nil {
-				return nil, failf(exitUsage, "key %q is not hexadecimal: %w", key, err)
+				return nil, failf(exitUsage, "key %s is not hexadecimal: %w", adminpb.KeyText(key), err)
 			}
 			key = decoded
 		}

@@ -27,7 +27,7 @@ const (
 )
 
 // Split splits the range that holds key at key (R11) and returns both halves
-// once it is decided. ErrBoundaryExists.
+// once it is decided. ErrBoundaryExists. No error holds the key, which may be long.
 func (r *Router) Split(ctx context.Context, key []byte) (left, right *rangepb.RangeDescriptor, err error) {
 	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.SplitResult, error)) func() {
 		return r.startSplit(key, done)
@@ -37,9 +37,9 @@ func (r *Router) Split(ctx context.Context, key []byte) (left, right *rangepb.Ra
 	}
 	if res.Refused {
 		if res.Reason == placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS {
-			return nil, nil, fmt.Errorf("%w: %q", ErrBoundaryExists, key)
+			return nil, nil, ErrBoundaryExists
 		}
-		return nil, nil, fmt.Errorf("router: split at %q refused: %s", key, res.Reason)
+		return nil, nil, fmt.Errorf("router: split refused: %s", res.Reason)
 	}
 	r.learn([]*rangepb.RangeDescriptor{res.Left, res.Right})
 	return res.Left, res.Right, nil
