@@ -96,7 +96,7 @@ func (s *adminServer) SplitRange(ctx context.Context, r *adminpb.SplitRangeReque
 		return nil, status.Error(codes.InvalidArgument, "hawser: the key to split at is empty")
 	case len(key) > maxBoundaryBytes && half:
 		return nil, status.Errorf(codes.FailedPrecondition,
-			"hawser: the key in the middle has %d bytes, and a range begins with at most %d; split at a shorter key", len(key), maxBoundaryBytes)
+			"hawser: the first %d bytes of the keys in the middle are the same, and a range begins with at most %d; split at a key", len(key)-1, maxBoundaryBytes)
 	case len(key) > maxBoundaryBytes:
 		return nil, status.Errorf(codes.InvalidArgument, "hawser: the key to split at has %d bytes, and a range begins with at most %d", len(key), maxBoundaryBytes)
 	}

@@ -139,6 +139,40 @@ func TestWhatIsMissingSaysSo(t *testing.T) {
 	}
 }
 
+// Keys longer than a boundary may be halve a range all the same, unless they differ
+// so late that no shorter one is between them.
+func TestHalvingByLongKeys(t *testing.T) {
+	b := newBackend(t, router.Config{})
+	_, addr := startServer(t, b)
+	c := newClient(t, addr)
+	admin := adminpb.NewAdminClient(dial(t, addr))
+	long := strings.Repeat("\xff", maxBoundaryBytes)
+	for k, value := range map[string]string{"a" + long: long, "b" + long: "", "b" + long + long: ""} {
+		if _, err := c.Put(t.Context(), k, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	halve := func(id uint64) (*adminpb.SplitRangeResponse, error) {
+		return admin.SplitRange(t.Context(), &adminpb.SplitRangeRequest{At: &adminpb.SplitRangeRequest_RangeId{RangeId: id}})
+	}
+	split, err := halve(1)
+	if err != nil || string(split.Right.Start) != "b" || string(split.Left.End) != "b" {
+		t.Fatalf("%v, %v, want a split at \"b\"", split, err)
+	}
+	if _, err := halve(split.Right.RangeId); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "first 4097 bytes of the keys in the middle") {
+		t.Errorf("keys that differ after 4097 bytes: %v", err)
+	}
+	for _, k := range []string{"a", "b"} {
+		got, err := c.Get(t.Context(), k, clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(k[0] - 'a' + 1); got.Count != want {
+			t.Errorf("%d keys begin with %s, want %d", got.Count, k, want)
+		}
+	}
+}
+
 func TestAdminSplitsAndDescribes(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)

@@ -149,7 +149,7 @@ func (a *app) rangeSplitCommand(conn *connection) *cobra.Command {
 		Short: "Split ranges at keys, or halve one by size",
 		Long: `Each KEY becomes the first key of a new range. Keys are split in the order
 given; the first that fails ends the command, and what was done is printed.
-With --id the range is cut at a key that halves its size.`,
+With --id the range is cut where its size halves, at the shortest key there.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.rangeSplit(cmd.Context(), conn, args, o)
 		},

@@ -93,7 +93,9 @@ var (
 const halfSamples = 4096
 
 // HalfKey returns the key at which a range is halved by the size of its live
-// keys and values. It reads the range once.
+// keys and values: the shortest above the last key of the left half and not above
+// the first of the right one. It reads the range once. The caller owns the key.
+// ErrUnknownRange, ErrTooFewKeys, and the errors of a read.
 func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	dir := r.dir.Load()
 	if dir == nil {
@@ -131,24 +133,27 @@ func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	return half, nil
 }
 
-// sizes samples a scan: keys with the bytes that stand before them, at about
-// even distances in bytes.
+// sizes samples a scan: places between two keys with the bytes that stand before
+// them, at about even distances in bytes.
 type sizes struct {
 	samples []sample
 	total   int
 	step    int
-	keys    int
+	// last is the key before the next one, nil before the first.
+	last []byte
 }
 
+// sample is a place where the scan may be cut: key is the shortest boundary there.
 type sample struct {
 	key    []byte
 	before int
 }
 
+// add takes the next key of the scan, which may change after the call.
 func (s *sizes) add(key []byte, size int) {
-	// The first key is no boundary: the left half would be empty.
-	if s.keys > 0 && (len(s.samples) == 0 || s.total-s.samples[len(s.samples)-1].before >= s.step) {
-		s.samples = append(s.samples, sample{bytes.Clone(key), s.total})
+	// Before the first key there is no place: the left half would be empty.
+	if s.last != nil && (len(s.samples) == 0 || s.total-s.samples[len(s.samples)-1].before >= s.step) {
+		s.samples = append(s.samples, sample{separator(s.last, key), s.total})
 		if len(s.samples) == halfSamples {
 			s.step = max(2*s.step, 2*s.total/halfSamples)
 			kept := s.samples[:1]
@@ -160,11 +165,22 @@ func (s *sizes) add(key []byte, size int) {
 			s.samples = kept
 		}
 	}
-	s.keys++
+	s.last = append(s.last[:0], key...)
 	s.total += size
 }
 
-// half returns the sample nearest to the middle, nil without any.
+// separator returns the shortest key above left and not above right, which is above
+// left: the beginning of right that is no beginning of left. Any shorter one that is
+// not above right is not above left either.
+func separator(left, right []byte) []byte {
+	n := 0
+	for n < len(left) && left[n] == right[n] {
+		n++
+	}
+	return bytes.Clone(right[:n+1])
+}
+
+// half returns the boundary of the sample nearest to the middle, nil without any.
 func (s *sizes) half() []byte {
 	var best []byte
 	distance := 0

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -467,37 +466,5 @@ func TestWaitingEnds(t *testing.T) {
 	w.router.Stop()
 	if _, err := w.router.Range(t.Context(), get("a", "").Range); !errors.Is(err, ErrStopped) {
 		t.Errorf("stopped: %v", err)
-	}
-}
-
-func TestHalfKeyIsTheMiddleInBytes(t *testing.T) {
-	for name, c := range map[string]struct {
-		sizes []int
-		want  string
-	}{
-		"none":          {nil, ""},
-		"one":           {[]int{10}, ""},
-		"two":           {[]int{10, 10}, "k00001"},
-		"first is huge": {[]int{1000, 1, 1}, "k00001"},
-		"last is huge":  {[]int{1, 1, 1000}, "k00002"},
-		"even":          {[]int{5, 5, 5, 5}, "k00002"},
-	} {
-		var s sizes
-		for i, n := range c.sizes {
-			s.add(fmt.Appendf(nil, "k%05d", i), n)
-		}
-		if got := string(s.half()); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-	var s sizes
-	for i := range 100_000 {
-		s.add(fmt.Appendf(nil, "k%05d", i), 100)
-	}
-	if len(s.samples) > halfSamples {
-		t.Errorf("%d samples", len(s.samples))
-	}
-	if got := string(s.half()); got < "k49900" || got > "k50100" {
-		t.Errorf("the middle of 100,000 keys is %s", got)
 	}
 }
