@@ -62,7 +62,7 @@ func (r *Router) startSplit(key []byte, done func(*placementpb.SplitResult, erro
 //	latching ──► asking S ──► decided: the split takes the latch away
 //	   │            ▲   └───► refused, lost: the latch is given back
 //	   └────────────┘
-//	 no leader, or splitPatience is over: without the latch
+//	 no leader, no room, or splitPatience is over: without the latch
 //
 // The owner of the latch never commits, so the latch protects nothing but this
 // order: whatever becomes of it, the split is right (R11).
@@ -130,6 +130,9 @@ func (s *latchedSplit) latched(err error) {
 		s.done(&placementpb.SplitResult{Refused: true, Reason: placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH}, nil)
 		return
 	case err != nil:
+		// Not asked for again: the latches of a leader that has lost its place are void
+		// (R7). A transaction that holds one all the same, of the next leader or of
+		// one whose queue is full, begins again, as after splitPatience.
 		s.owner = nil
 	}
 	s.ask()

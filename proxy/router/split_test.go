@@ -143,6 +143,49 @@ func TestSplitGoesOnWithoutTheLatchInTheEnd(t *testing.T) {
 	w.drain()
 }
 
+// refusingRanges gives no latch.
+type refusingRanges struct {
+	fakeRanges
+	kind  ErrorKind
+	asked *int
+}
+
+func (r refusingRanges) Latch(id, _ uint64, _ *placementpb.TxnID, _ []mvcc.Access, done func(LatchResult)) {
+	*r.asked++
+	r.post("latch", func() { done(LatchResult{Err: &RangeError{Kind: r.kind, RangeID: id}}) })
+}
+
+// A split whose latch is refused goes on without: S, which needs no latch for it,
+// finds the leader, and what S refuses for now is asked again (R11).
+func TestSplitGoesOnWhenItsLatchIsRefused(t *testing.T) {
+	for _, kind := range []ErrorKind{NotLeader, Dropped, Busy, Unknown} {
+		w := newWorld(t, 1)
+		latches := 0
+		w.router.cfg.Ranges = refusingRanges{fakeRanges{w}, kind, &latches}
+		w.sendCut()
+		var got splitResult
+		w.router.startSplit([]byte("m"), func(res splitResult, err error) {
+			if got = res; err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+		})
+		w.closed[1] = true // no leader is registered: S refuses
+		w.until("latch").f()
+		w.until("split").f()
+		if got != nil || latches != 1 {
+			t.Fatalf("%s: answered with %v after %d latches", kind, got, latches)
+		}
+		w.closed[1] = false
+		for got == nil && w.step() {
+			continue
+		}
+		if string(got.GetRight().GetStart()) != "m" || latches != 2 || w.now >= splitPatience {
+			t.Errorf("%s: %v at %s after %d latches", kind, got, w.now, latches)
+		}
+		w.drain()
+	}
+}
+
 // Whoever leaves a split before S was asked leaves nothing behind.
 func TestLeavingASplit(t *testing.T) {
 	for _, when := range []string{"latch", "latched"} {
