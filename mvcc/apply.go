@@ -44,9 +44,11 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 		}
 		s.known.add(e.Key)
 		s.recent.put(e.Key, rev, e.Sub, row)
-		event := b.SetDeferred(eventKeyHeaderLen+len(e.Key), 1)
+		var few [maxEventValueLen]byte
+		value := appendEventValue(few[:0], rev, eventValue{kind, e.Prior})
+		event := b.SetDeferred(eventKeyHeaderLen+len(e.Key), len(value))
 		appendEventKey(event.Key[:0], rev, e.Sub, e.Key)
-		appendEventValue(event.Value[:0], kind)
+		copy(event.Value, value)
 		if err := event.Finish(); err != nil {
 			return fmt.Errorf("mvcc: stage event of %q at %d: %w", e.Key, rev, err)
 		}
@@ -68,9 +70,12 @@ func (e *Effect) check(rev int64) {
 	} else {
 		ok = ok && e.Version >= 1 && e.CreateRevision >= 0 && e.CreateRevision <= rev
 	}
+	if prior := e.Prior; prior != (Place{}) {
+		ok = ok && e.Version != 1 && 0 < prior.Revision && prior.Revision < rev
+	}
 	if !ok {
-		panic(fmt.Sprintf("mvcc: effect at revision %d that nothing evaluates to: key %q, sub %d, create %d, version %d, lease %d, tombstone %t, %d bytes",
-			rev, e.Key, e.Sub, e.CreateRevision, e.Version, e.Lease, e.Tombstone, len(e.Value)))
+		panic(fmt.Sprintf("mvcc: effect at revision %d that nothing evaluates to: key %q, sub %d, create %d, version %d, lease %d, tombstone %t, prior %v, %d bytes",
+			rev, e.Key, e.Sub, e.CreateRevision, e.Version, e.Lease, e.Tombstone, e.Prior, len(e.Value)))
 	}
 }
 

@@ -219,6 +219,56 @@ func BenchmarkApplyAnyOrder(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys, "ns/key")
 }
 
+// BenchmarkCompaction removes ten versions of each of 50,000 keys, written in no
+// order, with events that name their prior and with such that do not.
+func BenchmarkCompaction(b *testing.B) {
+	const keys, versions = 50_000, 10
+	for _, named := range []bool{true, false} {
+		b.Run(fmt.Sprintf("named=%t", named), func(b *testing.B) {
+			value := make([]byte, 256)
+			for b.Loop() {
+				b.StopTimer()
+				s := fullSizeStore(b)
+				rng := rand.New(rand.NewPCG(6, 6))
+				batch := s.db.NewBatch()
+				last := make([]int64, keys)
+				rev := int64(1)
+				for n := range keys * versions {
+					i := n // first all keys, in order: the counts have nothing to look up
+					if n >= keys {
+						i = rng.IntN(keys)
+					}
+					rev++
+					e := Effect{Key: benchKey(i), Value: value, Version: 1}
+					if last[i] > 0 {
+						e.Version = 2
+						if named {
+							e.Prior.Revision = last[i]
+						}
+					}
+					last[i] = rev
+					if err := s.Apply(batch, rev, []Effect{e}); err != nil {
+						b.Fatal(err)
+					}
+					if batch.Count() < 1000 {
+						continue
+					}
+					if err := batch.Commit(pebble.NoSync); err != nil {
+						b.Fatal(err)
+					}
+					batch = s.db.NewBatch()
+				}
+				if err := batch.Commit(pebble.NoSync); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				compact(b, s, rev, 1000)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys/versions, "ns/event")
+		})
+	}
+}
+
 func BenchmarkScan(b *testing.B) {
 	for _, keysOnly := range []bool{false, true} {
 		b.Run(fmt.Sprintf("keysOnly=%t", keysOnly), func(b *testing.B) {

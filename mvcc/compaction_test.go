@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
@@ -80,17 +81,25 @@ func (h *compactionTest) live(key string) *mvccpb.KeyValue {
 func (h *compactionTest) write() {
 	h.rev++
 	var effs []Effect
+	// Some evaluations name the prior, others do not.
+	prior := func(key string) Place {
+		list := h.versions[key]
+		if last := list[len(list)-1]; last.rev < h.rev && h.rng.IntN(3) > 0 {
+			return Place{last.rev, last.sub}
+		}
+		return Place{}
+	}
 	put := func(key string) {
 		e := Effect{Key: []byte(key), Value: fmt.Append(nil, h.rev, key), Sub: uint32(len(effs)), Version: 1}
 		if kv := h.live(key); kv != nil {
-			e.CreateRevision, e.Version = kv.CreateRevision, kv.Version+1
+			e.CreateRevision, e.Version, e.Prior = kv.CreateRevision, kv.Version+1, prior(key)
 		}
 		kv := EventOf(e, h.rev).Kv
 		h.versions[key] = append(h.versions[key], writtenVersion{h.rev, e.Sub, kv})
 		effs = append(effs, e)
 	}
 	del := func(key string) {
-		e := Effect{Key: []byte(key), Sub: uint32(len(effs)), Tombstone: true}
+		e := Effect{Key: []byte(key), Sub: uint32(len(effs)), Tombstone: true, Prior: prior(key)}
 		h.versions[key] = append(h.versions[key], writtenVersion{h.rev, e.Sub, nil})
 		effs = append(effs, e)
 	}
@@ -319,6 +328,9 @@ func (h *compactionTest) checkRows(rev int64) {
 			h.t.Fatalf("compacted at %d: %s is left", rev, name)
 		}
 	}
+	if n, err := h.s.Garbage(); n != 0 || err != nil {
+		h.t.Fatalf("compacted at %d: %d versions are garbage (%v)", rev, n, err)
+	}
 	if got != len(want) {
 		h.t.Fatalf("compacted at %d: %d versions are left, want %d", rev, got, len(want))
 	}
@@ -466,5 +478,47 @@ func TestCompactStepIsBounded(t *testing.T) {
 	}
 	if done, err := h.s.CompactStep(10); err != nil || !done {
 		t.Fatalf("after the end: %t, %v", done, err)
+	}
+}
+
+// TestCompactionOfNamedPriorsLooksNothingUp: for what single keys were changed by
+// it needs the index only.
+func TestCompactionOfNamedPriorsLooksNothingUp(t *testing.T) {
+	h := newHistory(t)
+	for i := range 30 {
+		key := fmt.Sprint("k", i%7)
+		switch {
+		case i%10 == 9:
+			h.do(&Request{DeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}})
+		case i%4 == 3:
+			h.txn(then(opPut(key), opPut("another")))
+		default:
+			h.put(key, "v")
+		}
+	}
+	if n, err := h.s.Garbage(); n != 0 || err != nil {
+		t.Fatalf("%d versions are garbage before anything is forgotten (%v)", n, err)
+	}
+	if err := h.s.SetForgotten(h.rev); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := h.s.Garbage(); n == 0 || err != nil {
+		t.Fatalf("%d versions are garbage before the compaction (%v)", n, err)
+	}
+	compact(t, h.s, h.rev, 5)
+	if n, err := h.s.Garbage(); n != 0 || err != nil {
+		t.Fatalf("%d versions are garbage after the compaction (%v)", n, err)
+	}
+	if n := h.s.compaction.lookups; n > 1 { // of a creation in the compacted revision
+		t.Fatalf("%d versions were looked up", n)
+	}
+	h.put("a", "1")
+	h.put("b", "1")
+	compact(t, h.s, h.rev, 5)
+	before := h.s.compaction.lookups
+	h.delete("a", "c") // does not learn which versions it deletes
+	compact(t, h.s, h.rev+1, 5)
+	if n, err := h.s.Garbage(); n != 0 || err != nil || h.s.compaction.lookups == before {
+		t.Fatalf("%d versions are garbage, %d more were looked up (%v)", n, h.s.compaction.lookups-before, err)
 	}
 }

@@ -202,7 +202,7 @@ func (s *Store) replayCounts(from int64) (err error) {
 		if err != nil {
 			return err
 		}
-		kind, err := decodeEventValue(it.Value())
+		event, err := decodeEventValue(it.Value(), rev)
 		if err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ func (s *Store) replayCounts(from int64) (err error) {
 			at = rev
 		}
 		delta := 0
-		switch kind {
+		switch event.kind {
 		case eventCreate:
 			delta = +1
 		case eventDelete:

@@ -263,27 +263,3 @@ func BenchmarkHistoryOfHotKeys(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/key")
 }
-
-func BenchmarkCompaction(b *testing.B) {
-	const events = 50_000
-	for b.Loop() {
-		b.StopTimer()
-		s := fullSizeStore(b)
-		for i := range int64(events / 100) {
-			batch := s.db.NewBatch()
-			for j := range int64(100) {
-				rev := 2 + i*100 + j
-				e := Effect{Key: benchKey(int(j*7+i%10) % 2000), Version: 2, CreateRevision: 1, Value: make([]byte, 200)}
-				if err := s.Apply(batch, rev, []Effect{e}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			if err := batch.Commit(pebble.NoSync); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.StartTimer()
-		compact(b, s, events, 1000)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
-}

@@ -101,7 +101,7 @@ func (c *cursor) head(key []byte, rev int64) (head, error) {
 	if err != nil || !found || v.tombstone {
 		return head{}, err
 	}
-	return head{v.createRevision, modRevision, v.version, v.lease}, nil
+	return v.head(Place{modRevision, c.sub}), nil
 }
 
 func newKeyValue(key []byte, v *version, modRevision int64) *mvccpb.KeyValue {

@@ -3,8 +3,9 @@ package mvcc
 import "bytes"
 
 // Deriver makes, from version rows alone, the rows that Apply writes beside
-// them: events and the lease index. Who receives the versions of a span by other
-// means, a snapshot of a range, feeds them to it in the engine's order.
+// them: events, without their prior, and the lease index. Who receives the
+// versions of a span by other means, a snapshot of a range, feeds them to it in
+// the engine's order.
 type Deriver struct {
 	prefix     []byte // of the user key of the last version
 	key, value []byte
@@ -33,7 +34,7 @@ func (d *Deriver) Rows(key, row []byte, set func(key, value []byte) error) (isVe
 	if d.key, err = appendUserKey(d.key, prefix); err != nil {
 		return true, err
 	}
-	d.value = appendEventValue(d.value[:0], kind)
+	d.value = appendEventValue(d.value[:0], rev, eventValue{kind: kind})
 	if err := set(d.key, d.value); err != nil {
 		return true, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 )
 
 // Effect is one change of a write: a new version of a key, or its end. The
@@ -21,23 +22,37 @@ type Effect struct {
 	Lease          int64 // the lease the key is attached to now, 0 if none
 	OldLease       int64 // the lease it was attached to before, 0 if none
 	Tombstone      bool
+	// Prior is the version that the change supersedes: what a compaction removes.
+	// None for a creation, or if the evaluation did not learn it.
+	Prior Place
+}
+
+// Place is where a version of a key stands in the order of all changes. The zero
+// Place is none.
+type Place struct {
+	Revision int64
+	Sub      uint32
 }
 
 // Encoded effects: a format byte, the number of effects, then for each
 //
-//	flags | sub | key length, key | [create revision] | version | [lease] | [old lease] | value length, value
+//	flags | sub | key length, key | [create revision] | version | [lease] | [old lease] | [prior revision, sub] | value length, value
 //
 // all numbers uvarints; what stands in brackets is there if flagged, and a
-// tombstone has neither version nor value.
-const effectsFormat byte = 1
+// tombstone has neither version nor value. Format 1 knew no prior.
+const (
+	effectsFormat       byte = 2
+	effectsFormatBefore byte = 1
+)
 
 const (
 	effectTombstone byte = 1 << iota
 	effectOldCreate      // a create revision is given
 	effectLease
 	effectOldLease
+	effectPrior
 
-	knownEffectFlags = effectTombstone | effectOldCreate | effectLease | effectOldLease
+	knownEffectFlags = effectTombstone | effectOldCreate | effectLease | effectOldLease | effectPrior
 )
 
 // minEffectBytes is the size of the smallest effect; it bounds what a decoder
@@ -51,7 +66,7 @@ var ErrCorruptEffects = errors.New("mvcc: corrupt effects")
 func EffectsSize(effs []Effect) int {
 	n := 1 + binary.MaxVarintLen64
 	for i := range effs {
-		n += 1 + 2*binary.MaxVarintLen32 + 5*binary.MaxVarintLen64 + len(effs[i].Key) + len(effs[i].Value)
+		n += 1 + 3*binary.MaxVarintLen32 + 6*binary.MaxVarintLen64 + len(effs[i].Key) + len(effs[i].Value)
 	}
 	return n
 }
@@ -75,6 +90,9 @@ func AppendEffects(dst []byte, effs []Effect) []byte {
 		if e.OldLease != 0 {
 			flags |= effectOldLease
 		}
+		if e.Prior.Revision != 0 {
+			flags |= effectPrior
+		}
 		dst = append(dst, flags)
 		dst = binary.AppendUvarint(dst, uint64(e.Sub))
 		dst = binary.AppendUvarint(dst, uint64(len(e.Key)))
@@ -91,6 +109,10 @@ func AppendEffects(dst []byte, effs []Effect) []byte {
 		if e.OldLease != 0 {
 			dst = binary.AppendUvarint(dst, uint64(e.OldLease))
 		}
+		if e.Prior.Revision != 0 {
+			dst = binary.AppendUvarint(dst, uint64(e.Prior.Revision))
+			dst = binary.AppendUvarint(dst, uint64(e.Prior.Sub))
+		}
 		if !e.Tombstone {
 			dst = binary.AppendUvarint(dst, uint64(len(e.Value)))
 			dst = append(dst, e.Value...)
@@ -101,9 +123,12 @@ func AppendEffects(dst []byte, effs []Effect) []byte {
 
 // DecodeEffects decodes what AppendEffects made. Keys and values alias b.
 func DecodeEffects(b []byte) ([]Effect, error) {
-	d := effectDecoder{rest: b}
-	if format := d.byte(); d.bad || format != effectsFormat {
+	d := effectDecoder{rest: b, known: knownEffectFlags}
+	if format := d.byte(); d.bad || format != effectsFormat && format != effectsFormatBefore {
 		return nil, fmt.Errorf("%w: format %d of %d bytes", ErrCorruptEffects, format, len(b))
+	}
+	if b[0] == effectsFormatBefore {
+		d.known &^= effectPrior
 	}
 	n := d.uvarint()
 	if d.bad || n > uint64(len(d.rest)/minEffectBytes) {
@@ -123,8 +148,9 @@ func DecodeEffects(b []byte) ([]Effect, error) {
 
 // effectDecoder reads from rest; after the first fault bad stays set.
 type effectDecoder struct {
-	rest []byte
-	bad  bool
+	rest  []byte
+	known byte // flags of the format
+	bad   bool
 }
 
 func (d *effectDecoder) effect(e *Effect) {
@@ -148,10 +174,16 @@ func (d *effectDecoder) effect(e *Effect) {
 	if flags&effectOldLease != 0 {
 		e.OldLease = d.nonZero()
 	}
+	if flags&effectPrior != 0 {
+		e.Prior.Revision = d.nonZero()
+		priorSub := d.uvarint()
+		e.Prior.Sub = uint32(priorSub)
+		d.bad = d.bad || e.Version == 1 || e.Prior.Revision < 0 || e.Prior.Revision == ownRevision || priorSub > math.MaxUint32
+	}
 	if !e.Tombstone {
 		e.Value = d.bytes()
 	}
-	d.bad = d.bad || flags&^knownEffectFlags != 0 || sub > 1<<32-1 || len(e.Key) == 0
+	d.bad = d.bad || flags&^d.known != 0 || sub > math.MaxUint32 || len(e.Key) == 0
 }
 
 func (d *effectDecoder) byte() byte {

@@ -13,7 +13,8 @@ var someEffects = []Effect{
 	{Key: []byte("b\x00"), Value: []byte{}, Sub: 1, CreateRevision: 7, Version: 3, Lease: 5, OldLease: -1},
 	{Key: []byte("c"), Sub: math.MaxUint32, Tombstone: true, OldLease: math.MinInt64},
 	{Key: []byte("d"), Value: bytes.Repeat([]byte("x"), 300), CreateRevision: math.MaxInt64, Version: math.MaxInt64, Lease: -9},
-	{Key: []byte("e"), Tombstone: true},
+	{Key: []byte("e"), Tombstone: true, Prior: Place{math.MaxInt64 - 1, math.MaxUint32}},
+	{Key: []byte("f"), Version: 2, CreateRevision: 3, Prior: Place{Revision: 3}, Value: []byte{}},
 }
 
 func TestEffectsRoundTrip(t *testing.T) {
@@ -46,7 +47,10 @@ func TestDamagedEffectsAreAnError(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"one byte more":            append(bytes.Clone(good), 0),
-		"newer format":             append([]byte{2}, good[1:]...),
+		"newer format":             append([]byte{3}, good[1:]...),
+		"prior in format 1":        {1, 1, effectPrior, 0, 1, 'k', 2, 1, 0, 0},
+		"prior of a creation":      {2, 1, effectPrior, 0, 1, 'k', 1, 1, 0, 0},
+		"prior at revision 0":      {2, 1, effectPrior, 0, 1, 'k', 2, 0, 0, 0},
 		"too many for the bytes":   {1, 0xff, 0xff, 0xff, 0x7f, 0},
 		"unknown flag":             {1, 1, 0x80, 0, 1, 'k', 1, 0},
 		"no key":                   {1, 1, 0, 0, 0, 1, 0},
@@ -57,6 +61,16 @@ func TestDamagedEffectsAreAnError(t *testing.T) {
 		if _, err := DecodeEffects(b); !errors.Is(err, ErrCorruptEffects) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestEffectsOfTheFormatBefore: a log that an older version wrote is replayed.
+func TestEffectsOfTheFormatBefore(t *testing.T) {
+	b := AppendEffects(nil, someEffects[:4])
+	b[0] = effectsFormatBefore
+	got, err := DecodeEffects(b)
+	if err != nil || !reflect.DeepEqual(got, someEffects[:4]) {
+		t.Fatalf("got %+v, %v", got, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 
 	"github.com/hawser-kv/hawser/range/keys"
@@ -18,6 +19,7 @@ import (
 //	              | value
 //	event    0x04 | revision (8) | sub (4) | user key
 //	           -> 0x1k: format (high nibble) and kind (low nibble)
+//	              or 0x2k | revision - prior revision | prior sub, uvarints
 //	lease    0x07 | lease (8) | user key
 //	           -> 0x10: format. The key's newest version is attached to the lease.
 //
@@ -49,8 +51,12 @@ const (
 )
 
 // rowFormat is the format of version and event rows, the high nibble of their
-// first byte. Rows of another format are an error (errRowFormat).
-const rowFormat byte = 1
+// first byte, and priorFormat that of event rows which name a prior. Rows of
+// another format are an error (errRowFormat).
+const (
+	rowFormat   byte = 1
+	priorFormat byte = 2
+)
 
 const (
 	flagTombstone byte = 1 << iota
@@ -262,22 +268,53 @@ func splitEventKey(k []byte) (rev int64, sub uint32, key []byte, err error) {
 	return rev, sub, k[eventKeyHeaderLen:], nil
 }
 
-func appendEventValue(dst []byte, kind eventKind) []byte {
-	return append(dst, rowFormat<<4|byte(kind))
+// eventValue is what an event row says beside its key.
+type eventValue struct {
+	kind eventKind
+	// prior is the version of the key before the event; zero if there is none, or
+	// it is not known.
+	prior Place
 }
 
-func decodeEventValue(row []byte) (eventKind, error) {
+const maxEventValueLen = 1 + binary.MaxVarintLen64 + binary.MaxVarintLen32
+
+// appendEventValue appends the value of the event row of an event at rev:
+//
+//	format, kind | [rev - prior revision | prior sub]
+func appendEventValue(dst []byte, rev int64, v eventValue) []byte {
+	if v.prior == (Place{}) {
+		return append(dst, rowFormat<<4|byte(v.kind))
+	}
+	dst = append(dst, priorFormat<<4|byte(v.kind))
+	dst = binary.AppendUvarint(dst, uint64(rev-v.prior.Revision))
+	return binary.AppendUvarint(dst, uint64(v.prior.Sub))
+}
+
+// decodeEventValue decodes the value of the event row of an event at rev.
+func decodeEventValue(row []byte, rev int64) (v eventValue, err error) {
 	if len(row) == 0 {
-		return 0, fmt.Errorf("%w: empty event row", errCorruptRow)
+		return v, fmt.Errorf("%w: empty event row", errCorruptRow)
 	}
-	if row[0]>>4 != rowFormat {
-		return 0, fmt.Errorf("%w: event row starts with 0x%02x", errRowFormat, row[0])
+	v.kind = eventKind(row[0] & 0xf)
+	ok := v.kind >= eventCreate && v.kind <= eventDelete
+	rest := row[1:]
+	switch row[0] >> 4 {
+	case rowFormat:
+	case priorFormat:
+		age, n := binary.Uvarint(rest)
+		ok = ok && n > 0 && 0 < age && age < uint64(rev) && v.kind != eventCreate
+		rest = rest[max(n, 0):]
+		sub, n := binary.Uvarint(rest)
+		ok = ok && n > 0 && sub <= math.MaxUint32
+		rest = rest[max(n, 0):]
+		v.prior = Place{rev - int64(age), uint32(sub)}
+	default:
+		return v, fmt.Errorf("%w: event row starts with 0x%02x", errRowFormat, row[0])
 	}
-	kind := eventKind(row[0] & 0xf)
-	if len(row) != 1 || kind < eventCreate || kind > eventDelete {
-		return 0, fmt.Errorf("%w: event row %x", errCorruptRow, row)
+	if !ok || len(rest) > 0 {
+		return eventValue{}, fmt.Errorf("%w: event row %x", errCorruptRow, row)
 	}
-	return kind, nil
+	return v, nil
 }
 
 // appendLeaseKey appends the key of a row of the lease index.

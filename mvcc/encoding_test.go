@@ -212,9 +212,23 @@ func TestVersionAndEventRowsRoundTrip(t *testing.T) {
 			t.Errorf("%+v became %+v", tc.v, got)
 		}
 	}
-	for _, kind := range []eventKind{eventCreate, eventPut, eventDelete} {
-		if got, err := decodeEventValue(appendEventValue(nil, kind)); err != nil || got != kind {
-			t.Errorf("event kind %d became %d, %v", kind, got, err)
+	for _, v := range []eventValue{
+		{kind: eventCreate}, {kind: eventPut}, {kind: eventDelete},
+		{eventPut, Place{1, 0}}, {eventDelete, Place{8, 7}}, {eventPut, Place{7, math.MaxUint32}},
+	} {
+		row := appendEventValue(nil, 9, v)
+		if got, err := decodeEventValue(row, 9); err != nil || got != v {
+			t.Errorf("event %+v became %+v, %v", v, got, err)
+		}
+		for n := range row[:len(row)-1] {
+			if _, err := decodeEventValue(row[:n+1], 9); n > 0 && !errors.Is(err, errCorruptRow) {
+				t.Errorf("%d bytes of event row %x: %v", n+1, row, err)
+			}
+		}
+	}
+	for _, row := range [][]byte{{}, {0x10}, {0x14}, {0x11, 0}, {0x20, 1, 0}, {0x21, 1, 0}, {0x22, 0, 0}, {0x22, 9, 0}, {0x22, 1, 0, 0}} {
+		if v, err := decodeEventValue(row, 9); !errors.Is(err, errCorruptRow) {
+			t.Errorf("event row %x at 9: %+v, %v", row, v, err)
 		}
 	}
 }
@@ -225,7 +239,7 @@ func TestRowsOfANewerFormatAreRefused(t *testing.T) {
 			t.Errorf("version row %x: %v", row, err)
 		}
 	}
-	if _, err := decodeEventValue([]byte{0x21}); !errors.Is(err, errRowFormat) {
+	if _, err := decodeEventValue([]byte{0x31}, 9); !errors.Is(err, errRowFormat) {
 		t.Errorf("event row: %v", err)
 	}
 }
@@ -234,6 +248,7 @@ func FuzzDecodeRows(f *testing.F) {
 	f.Add(versionKey{[]byte("a\x00b"), 7, 1}.encode(), appendVersionValue(nil, &version{createRevision: 3, version: 2, lease: 9, value: []byte("v")}, 7))
 	f.Add(appendVersionPrefix(nil, []byte("a")), []byte{0x11})
 	f.Add(appendEventKey(nil, 3, 1, []byte("a")), []byte{0x11})
+	f.Add(appendEventKey(nil, 3, 1, []byte("a")), []byte{0x22, 1, 7})
 	f.Add([]byte{0x03, 0x00, 0x00, 0x01}, []byte{})
 	f.Fuzz(func(t *testing.T, k, row []byte) {
 		if prefix, rev, sub, ok := splitVersionKey(k); ok {
@@ -250,8 +265,13 @@ func FuzzDecodeRows(f *testing.F) {
 		}
 		if rev, sub, key, err := splitEventKey(k); err == nil && !bytes.Equal(appendEventKey(nil, rev, sub, key), k) {
 			t.Fatalf("event key %x does not round-trip", k)
+		} else if err == nil {
+			if v, err := decodeEventValue(row, rev); err == nil {
+				if again, err := decodeEventValue(appendEventValue(nil, rev, v), rev); err != nil || again != v {
+					t.Fatalf("event row %x at %d does not round-trip: %+v, %+v, %v", row, rev, v, again, err)
+				}
+			}
 		}
-		_, _ = decodeEventValue(row)
 	})
 }
 

@@ -189,7 +189,7 @@ func (e *evaluator) put(v View, p *pb.PutRequest, eff *Effect, resp *pb.PutRespo
 	if p.GetIgnoreLease() {
 		eff.Lease = h.lease
 	}
-	eff.Version, eff.OldLease = h.version+1, h.lease
+	eff.Version, eff.OldLease, eff.Prior = h.version+1, h.lease, h.place
 	if h.version > 0 && h.createRevision != ownRevision {
 		eff.CreateRevision = h.createRevision
 	}
@@ -238,9 +238,9 @@ func (e *evaluator) note(h *pb.ResponseHeader) {
 	}
 }
 
-func (e *evaluator) delete(key []byte, lease int64) {
+func (e *evaluator) delete(key []byte, h head) {
 	e.result.Effects = append(e.result.Effects, Effect{
-		Key: key, Sub: uint32(len(e.result.Effects)), OldLease: lease, Tombstone: true,
+		Key: key, Sub: uint32(len(e.result.Effects)), OldLease: h.lease, Tombstone: true, Prior: h.place,
 	})
 }
 
@@ -249,7 +249,7 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 	start, end := interval(d.GetKey(), d.GetRangeEnd())
 	v := e.view()
 	visit := func(kv *mvccpb.KeyValue) (bool, error) {
-		e.delete(kv.Key, kv.Lease)
+		e.delete(kv.Key, headOf(kv))
 		resp.Deleted++
 		if d.GetPrevKv() {
 			resp.PrevKvs = append(resp.PrevKvs, kv)
@@ -262,7 +262,7 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 			return nil, err
 		}
 		if h.version > 0 {
-			e.delete(start, h.lease)
+			e.delete(start, h)
 			resp.Deleted++
 		}
 	} else if len(d.GetRangeEnd()) == 0 {
@@ -297,7 +297,7 @@ func EvaluateDeletes(v View, keys [][]byte) ([]Effect, error) {
 			return nil, err
 		}
 		if h.version > 0 {
-			e.delete(key, h.lease)
+			e.delete(key, h)
 		}
 	}
 	return e.result.Effects, nil

@@ -104,18 +104,18 @@ func (s *Store) walkEvents(after, upTo int64, prevKV bool, pick func(EventRow) (
 		if err != nil {
 			return fmt.Errorf("mvcc: events: %w", err)
 		}
-		kind, err := decodeEventValue(row)
+		event, err := decodeEventValue(row, rev)
 		if err != nil {
 			return err
 		}
-		want, more := pick(EventRow{Key: key, Revision: rev, Delete: kind == eventDelete})
+		want, more := pick(EventRow{Key: key, Revision: rev, Delete: event.kind == eventDelete})
 		if !more {
 			return nil
 		}
 		if !want {
 			continue
 		}
-		ev, ok, err := c.event(key, rev, sub, kind, prevKV, s.forgotten.Load())
+		ev, ok, err := c.event(key, rev, sub, event.kind, prevKV, s.forgotten.Load())
 		if err != nil {
 			return err
 		}

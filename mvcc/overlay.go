@@ -167,10 +167,15 @@ func (v *overlayView) head(key []byte) (head, error) {
 		return readHead(v.base, key)
 	case e.Tombstone:
 		return head{}, nil
-	case e.CreateRevision == 0:
-		return head{rev, rev, e.Version, e.Lease}, nil
 	}
-	return head{e.CreateRevision, rev, e.Version, e.Lease}, nil
+	h := head{e.CreateRevision, rev, e.Version, e.Lease, Place{rev, e.Sub}}
+	if h.createRevision == 0 {
+		h.createRevision = rev
+	}
+	if rev == ownRevision {
+		h.place = Place{} // not known before it is granted
+	}
+	return h, nil
 }
 
 // Scan implements View.

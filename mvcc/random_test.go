@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -258,6 +259,7 @@ type storeUnderTest struct {
 	applied int64
 	lag     int
 	tooWide int // budgets that were not enough
+	priors  int // effects that name one
 }
 
 func (u *storeUnderTest) open() {
@@ -307,6 +309,7 @@ func (u *storeUnderTest) do(r *Request) {
 	}
 	for i, want := range u.m.events[before:] {
 		u.sameEvent("effect", EventOf(result.Effects[i], u.m.current), want, false)
+		u.checkPrior(result.Effects[i], u.m.events[:before+i])
 	}
 	result.Finish(u.m.current)
 	if got := result.response(); !proto.Equal(got, want) {
@@ -326,6 +329,24 @@ func (u *storeUnderTest) do(r *Request) {
 	for len(u.pending) > u.lag {
 		u.applySome()
 	}
+}
+
+// checkPrior: an effect that names a prior names the last change of its key.
+func (u *storeUnderTest) checkPrior(e Effect, before []modelEvent) {
+	u.t.Helper()
+	if e.Prior == (Place{}) {
+		return
+	}
+	u.priors++
+	for _, ev := range slices.Backward(before) {
+		if bytes.Equal(ev.kv.Key, e.Key) {
+			if want := (Place{ev.rev, ev.sub}); e.Prior != want || ev.delete {
+				u.t.Fatalf("at %d: effect on %q names prior %v, want %v (deleted: %t)", u.m.current, e.Key, e.Prior, want, ev.delete)
+			}
+			return
+		}
+	}
+	u.t.Fatalf("at %d: effect on %q names prior %v, there is none", u.m.current, e.Key, e.Prior)
 }
 
 // evaluateWithBudget evaluates again with budgets from nothing on, until one is
@@ -621,6 +642,9 @@ func TestRandomHistoriesEqualTheModel(t *testing.T) {
 				}
 				if err := u.db.Close(); err != nil {
 					t.Fatal(err)
+				}
+				if u.priors < 50 {
+					t.Errorf("only %d effects named their prior", u.priors)
 				}
 				if u.tooWide < 200 {
 					t.Errorf("only %d budgets were used up", u.tooWide)

@@ -112,20 +112,20 @@ func (c *recent) get(dst, key []byte, rev int64) (row []byte, modRevision int64,
 }
 
 // head is get without the value.
-func (c *recent) head(key []byte, rev int64) (v version, modRevision int64, ok bool) {
+func (c *recent) head(key []byte, rev int64) (v version, at Place, ok bool) {
 	var few [recentHeadBytes]byte
 	s, h := c.shard(key)
 	s.mu.Lock()
 	e, ok := s.find(h, key)
 	if ok = ok && len(e.row) > 0 && e.rev <= rev; ok {
 		n := copy(few[:], e.row)
-		modRevision = e.rev
+		at = Place{e.rev, e.sub}
 		s.mu.Unlock()
-		v, err := decodeVersionValue(few[:n], modRevision)
-		return v, modRevision, err == nil
+		v, err := decodeVersionValue(few[:n], at.Revision)
+		return v, at, err == nil
 	}
 	s.mu.Unlock()
-	return version{}, 0, false
+	return version{}, Place{}, false
 }
 
 // put takes in a version that is staged.
@@ -265,9 +265,9 @@ func (s *Store) recentGet(key []byte, rev int64) (kv *mvccpb.KeyValue, ok bool, 
 }
 
 func (s *Store) recentHead(key []byte, rev int64) (h head, ok bool) {
-	v, modRevision, ok := s.recent.head(key, rev)
+	v, at, ok := s.recent.head(key, rev)
 	if !ok || v.tombstone {
 		return head{}, ok
 	}
-	return head{v.createRevision, modRevision, v.version, v.lease}, true
+	return v.head(at), true
 }

@@ -98,7 +98,7 @@ func (n *Snapshot) head(key []byte) (head, error) {
 	if err != nil || !found || v.tombstone {
 		return head{}, err
 	}
-	return head{v.createRevision, modRevision, v.version, v.lease}, nil
+	return v.head(Place{modRevision, n.base.gets.sub}), nil
 }
 
 // usesRecent: the newest state of the time when the snapshot was made is not

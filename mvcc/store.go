@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -15,8 +16,12 @@ import (
 )
 
 // storeFormat is the version of everything this package keeps in the engine as
-// a whole; rows have their own (rowFormat).
-const storeFormat byte = 1
+// a whole; rows have their own (rowFormat). A store of the format before becomes
+// one of this when it is opened: it only has fewer kinds of rows.
+const (
+	storeFormat       byte = 2 // events may name the prior
+	storeFormatBefore byte = 1
+)
 
 // Rows about the store itself.
 var (
@@ -109,7 +114,7 @@ func (s *Store) checkFormat() error {
 	if err != nil {
 		return err
 	}
-	if row == nil {
+	if row == nil || bytes.Equal(row, []byte{storeFormatBefore}) {
 		return s.db.Set(storeFormatKey, []byte{storeFormat}, pebble.Sync)
 	}
 	if len(row) != 1 || row[0] != storeFormat {

@@ -23,13 +23,30 @@ func TestStoreOfANewerFormatIsNotOpened(t *testing.T) {
 	}
 }
 
+// TestStoreOfTheFormatBefore is opened, and is one of this format from then on:
+// an older version refuses it.
+func TestStoreOfTheFormatBefore(t *testing.T) {
+	s := newStore(t)
+	if err := s.db.Set(storeFormatKey, []byte{storeFormatBefore}, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(s.db, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if row, err := s.metaRow(storeFormatKey); err != nil || string(row) != string([]byte{storeFormat}) {
+		t.Errorf("format %x, %v", row, err)
+	}
+}
+
 func TestImpossibleEffectsStopApply(t *testing.T) {
 	s := newStore(t)
 	for name, e := range map[string]Effect{
-		"no key":             {Version: 1},
-		"no version":         {Key: []byte("k")},
-		"value of tombstone": {Key: []byte("k"), Tombstone: true, Value: []byte("v")},
-		"created later":      {Key: []byte("k"), Version: 2, CreateRevision: 8},
+		"no key":              {Version: 1},
+		"no version":          {Key: []byte("k")},
+		"value of tombstone":  {Key: []byte("k"), Tombstone: true, Value: []byte("v")},
+		"created later":       {Key: []byte("k"), Version: 2, CreateRevision: 8},
+		"prior of a creation": {Key: []byte("k"), Version: 1, Prior: Place{Revision: 3}},
+		"prior not before":    {Key: []byte("k"), Version: 2, Prior: Place{Revision: 7}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -92,8 +109,20 @@ func TestDerivedRowsAreTheOnesApplyWrites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if first := it.Key()[0]; first == keys.EventPrefix || first == keys.LeasePrefix {
+		switch it.Key()[0] {
+		case keys.LeasePrefix:
 			applied[string(it.Key())] = string(it.Value())
+		case keys.EventPrefix:
+			rev, _, _, err := splitEventKey(it.Key())
+			if err != nil {
+				t.Fatal(err)
+			}
+			event, err := decodeEventValue(it.Value(), rev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			event.prior = Place{} // a compaction looks for it
+			applied[string(it.Key())] = string(appendEventValue(nil, rev, event))
 		}
 		if isVersion != (it.Key()[0] == keys.VersionPrefix) {
 			t.Errorf("row %x is a version: %t", it.Key(), isVersion)

@@ -74,6 +74,9 @@ type head struct {
 	modRevision    int64
 	version        int64 // 0: the key is not live
 	lease          int64
+	// place of the version, if the view knows it: views that make key-values only
+	// do not.
+	place Place
 }
 
 // headReader is a View that can tell the head of a key without making a
@@ -94,6 +97,11 @@ func readHead(v View, key []byte) (head, error) {
 	return headOf(kv), nil
 }
 
+// head of a live version at a place.
+func (v *version) head(at Place) head {
+	return head{v.createRevision, at.Revision, v.version, v.lease, at}
+}
+
 func headOf(kv *mvccpb.KeyValue) head {
-	return head{kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease}
+	return head{createRevision: kv.CreateRevision, modRevision: kv.ModRevision, version: kv.Version, lease: kv.Lease}
 }

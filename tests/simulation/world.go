@@ -363,6 +363,12 @@ func (w *world) finish() error {
 		}
 	}
 	c := w.node.core
+	if err := w.quiesce(func() bool { return !c.Compactor.Waiting() }); err != nil {
+		return fmt.Errorf("the compaction does not end: %w", err)
+	}
+	if n, err := c.MVCC.Garbage(); n != 0 || err != nil {
+		return fmt.Errorf("%d versions are left by the compaction at %d (%w)", n, c.MVCC.Forgotten(), err)
+	}
 	c.Router.Stop()
 	c.Store.Stop()
 	c.Client.Stop()
