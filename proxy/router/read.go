@@ -63,7 +63,7 @@ type read struct {
 	mu struct {
 		sync.Mutex
 		cancelled bool
-		// attempt numbers the tries; callbacks of older ones are dropped.
+		// attempt numbers the tries, from 0; callbacks of older ones are dropped.
 		attempt int
 		// resolved tells of each piece of this try whether its range has
 		// resolved what it must; left counts those that have not.
@@ -112,7 +112,6 @@ func (o *read) begin() {
 		o.mu.Unlock()
 		return
 	}
-	o.mu.attempt++
 	attempt := o.mu.attempt
 	o.mu.resolved, o.mu.left, o.mu.issued = nil, 0, false
 	o.stopNudgeLocked()
@@ -142,22 +141,17 @@ func rangeEpochs(pieces []Piece) []*placementpb.RangeEpoch {
 // again starts the next try after a backoff, or at once with a newer directory.
 func (o *read) again(attempt int) {
 	o.mu.Lock()
-	stale := o.mu.cancelled || o.mu.attempt != attempt
-	if !stale {
-		o.stopNudgeLocked()
+	if o.mu.cancelled || o.mu.attempt != attempt {
+		o.mu.Unlock()
+		return
 	}
+	// The try is over: of the pieces that fail side by side one begins the next.
+	o.mu.attempt++
+	o.stopNudgeLocked()
+	dir := o.dir
 	o.mu.Unlock()
-	if !stale {
-		o.r.counters.readRetries.Add(1)
-		o.r.retryLater(o.dir, attempt, func() {
-			o.mu.Lock()
-			stale := o.mu.cancelled || o.mu.attempt != attempt
-			o.mu.Unlock()
-			if !stale {
-				o.begin()
-			}
-		})
-	}
+	o.r.counters.readRetries.Add(1)
+	o.r.retryLater(dir, attempt+1, o.begin)
 }
 
 // current reports whether a callback belongs to the try that runs.

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -223,6 +224,81 @@ func TestLeavingATransactionGivesLatchesBack(t *testing.T) {
 			w.must(putBoth("a", "z"))
 		})
 	}
+}
+
+// wakeHook runs onWake instead of waking a range.
+type wakeHook struct {
+	fakeRanges
+	onWake func()
+}
+
+func (h wakeHook) Wake(uint64) { h.onWake() }
+
+// A caller may leave while another goroutine begins the next attempt: it ends
+// before it began.
+func TestLeavingWhileAnAttemptBegins(t *testing.T) {
+	w := newWorld(t, 1, "m")
+	w.refuseLatch = 100
+	var o *op
+	begun := 0
+	w.router.cfg.Ranges = wakeHook{fakeRanges{w}, func() {
+		if begun++; begun == 2 {
+			o.cancel()
+		}
+	}}
+	w.sendCut()
+	o = w.start(putBoth("a", "z"))
+	for begun < 2 && w.step() {
+		continue
+	}
+	if begun < 2 {
+		t.Fatal("no second attempt")
+	}
+	for w.step() {
+		continue
+	}
+	if o.done {
+		t.Error("answered after it was left")
+	}
+	w.refuseLatch = 0
+	w.must(putBoth("a", "z"))
+}
+
+// sideBySide answers every wait with an error, those of one read on goroutines of
+// their own, as ranges of different shards do.
+type sideBySide struct {
+	fakeRanges
+	failed *sync.WaitGroup
+}
+
+func (r sideBySide) Await(id, _ uint64, _ int64, done func(error)) {
+	r.failed.Go(func() { done(&RangeError{Kind: Unresolved, RangeID: id}) })
+}
+
+// Pieces of a read that fail side by side begin one next try (for the race
+// detector).
+func TestPiecesThatFailSideBySideBeginOneTry(t *testing.T) {
+	w := newWorld(t, 1, "c", "e", "g", "i")
+	w.sendCut()
+	var failed sync.WaitGroup
+	var mu sync.Mutex // of the world's timers
+	w.router.cfg.After = func(d time.Duration, f func()) func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stop := w.after(d, f)
+		return func() { mu.Lock(); defer mu.Unlock(); stop() }
+	}
+	w.router.cfg.Ranges = sideBySide{fakeRanges{w}, &failed}
+	o := w.start(&mvcc.Request{Range: &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}})
+	for tries := uint64(1); tries <= 20; tries++ {
+		for w.router.Stats().ReadRetries < tries && w.step() {
+			failed.Wait()
+		}
+		if n := w.router.Stats().ReadRetries; n != tries {
+			t.Fatalf("%d tries begun again, want %d", n, tries)
+		}
+	}
+	o.cancel()
 }
 
 // What changes nothing is answered as a read at R: it takes no revision, and

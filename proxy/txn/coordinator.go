@@ -208,8 +208,11 @@ func New(owner *placementpb.TxnID, parts []Participant) *Coordinator {
 // Owner returns the id under which latches are held.
 func (c *Coordinator) Owner() *placementpb.TxnID { return c.owner }
 
-// Start begins the attempt.
+// Start begins the attempt, unless the caller has left before.
 func (c *Coordinator) Start() []Action {
+	if c.cancelled {
+		return nil
+	}
 	c.expect(stateNew, "Start")
 	c.state = stateLatching
 	return []Action{{Kind: ActLatch, Participant: &c.parts[0]}}

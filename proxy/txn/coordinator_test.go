@@ -41,7 +41,10 @@ func TestCoordinator(t *testing.T) {
 			case "begin":
 				owner++
 				c = New(&placementpb.TxnID{NodeId: 1, Session: 1, Number: owner}, parseParts(t, d))
-				acts = c.Start()
+				if d.HasArg("cancelled") {
+					acts = c.Cancel()
+				}
+				acts = append(acts, c.Start()...)
 			case "latched":
 				var l Latch
 				d.ScanArgs(t, "term", &l.Term)
