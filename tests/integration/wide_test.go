@@ -16,13 +16,15 @@ import (
 
 // TestWideTransactionsWhileRangesAreSplit: a transaction and a delete over more
 // than 100 ranges are done within a few attempts each, while the ranges that
-// they are over are split one after the other all the time. Attempts are
-// counted, so a slow machine changes nothing but the number of splits in each.
+// they are over are split one after the other. Attempts are counted, and the
+// splits that each meets are bounded: on a slow machine there would be ever more
+// ranges, and ever more splits while they are latched.
 func TestWideTransactionsWhileRangesAreSplit(t *testing.T) {
 	const (
 		ranges   = 110
 		rounds   = 6
-		attempts = 4 // of one transaction, at most
+		attempts = 4  // of one transaction, at most
+		meets    = 30 // splits from before it until it is done, at most
 	)
 	key := func(i int) []byte { return fmt.Appendf(nil, "w%03d", i) }
 	var at []string
@@ -35,11 +37,16 @@ func TestWideTransactionsWhileRangesAreSplit(t *testing.T) {
 	kv, admin := pb.NewKVClient(conn), adminpb.NewAdminClient(conn)
 
 	var splits atomic.Int64
-	var stop atomic.Bool
+	allowed, stop := make(chan struct{}, meets), make(chan struct{})
 	var splitters sync.WaitGroup
 	for s := range 2 {
 		splitters.Go(func() {
-			for i := 0; !stop.Load() && !t.Failed(); i++ {
+			for i := 0; !t.Failed(); i++ {
+				select {
+				case <-allowed:
+				case <-stop:
+					return
+				}
 				// All over the ranges, behind the key that each has.
 				k := fmt.Appendf(key((i*37+s*53)%ranges), "-%d-%05d", s, i)
 				if _, err := admin.SplitRange(t.Context(), &adminpb.SplitRangeRequest{At: &adminpb.SplitRangeRequest_Key{Key: k}}, grpc.WaitForReady(true)); err != nil {
@@ -50,7 +57,7 @@ func TestWideTransactionsWhileRangesAreSplit(t *testing.T) {
 		})
 	}
 	defer splitters.Wait()
-	defer stop.Store(true)
+	defer close(stop)
 
 	txn := &pb.TxnRequest{}
 	for i := range ranges {
@@ -60,6 +67,9 @@ func TestWideTransactionsWhileRangesAreSplit(t *testing.T) {
 	// count runs one transaction while splits are made and says how often it was tried.
 	count := func(what string, do func() error) {
 		t.Helper()
+		for len(allowed) < meets {
+			allowed <- struct{}{} // nobody else does
+		}
 		before := splits.Load()
 		testcluster.Wait(t, func() string { return "a split" }, func() bool { return splits.Load() > before || t.Failed() })
 		was := router.Stats().Transactions
