@@ -56,6 +56,15 @@ type world struct {
 	dropWrite, refuseLatch, refuseTxn, loseTxn, loseQuery int
 	silent                                                bool // S answers nothing
 	nudged, woken                                         map[uint64]int
+	// interrupt, if set, is called inside most calls of the router: what another
+	// goroutine may do meanwhile.
+	interrupt func()
+}
+
+func (w *world) interrupted() {
+	if w.interrupt != nil {
+		w.interrupt()
+	}
 }
 
 type event struct {
@@ -275,6 +284,7 @@ func (fr *fakeRange) latched(spans []mvcc.Access) bool {
 type fakeRanges struct{ *world }
 
 func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteResult)) {
+	w.interrupted()
 	fr := w.ranges[id]
 	var try func()
 	try = func() {
@@ -319,6 +329,7 @@ func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteRe
 }
 
 func (w fakeRanges) Latch(id, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(LatchResult)) {
+	w.interrupted()
 	fr := w.ranges[id]
 	var try func()
 	try = func() {
@@ -340,6 +351,7 @@ func (w fakeRanges) Latch(id, epoch uint64, owner *placementpb.TxnID, spans []mv
 }
 
 func (w fakeRanges) Unlatch(id uint64, owner *placementpb.TxnID) {
+	w.interrupted()
 	w.post("unlatch", func() { w.unlatch(id, owner.Number) })
 }
 
@@ -350,6 +362,7 @@ func (w *world) unlatch(id, owner uint64) {
 }
 
 func (w fakeRanges) Await(id, epoch uint64, rev int64, done func(error)) {
+	w.interrupted()
 	fr := w.ranges[id]
 	if fr.desc.Epoch >= epoch && fr.resolved >= rev {
 		done(nil)
@@ -359,6 +372,7 @@ func (w fakeRanges) Await(id, epoch uint64, rev int64, done func(error)) {
 }
 
 func (w fakeRanges) View(rev int64, pieces []Piece) (View, error) {
+	w.interrupted()
 	for _, p := range pieces {
 		fr := w.ranges[p.RangeID]
 		end := fr.desc.End
@@ -378,9 +392,15 @@ func (w fakeRanges) HashEntries(rev, compacted int64, pieces []Piece) ([]mvcc.Ha
 	return nil, errors.New("not here")
 }
 
-func (w fakeRanges) Nudge(id uint64) { w.nudged[id]++ }
+func (w fakeRanges) Nudge(id uint64) {
+	w.interrupted()
+	w.nudged[id]++
+}
 
-func (w fakeRanges) Wake(id uint64) { w.woken[id]++ }
+func (w fakeRanges) Wake(id uint64) {
+	w.interrupted()
+	w.woken[id]++
+}
 
 // fakeSequencer implements Sequencer.
 type fakeSequencer struct{ *world }
@@ -388,6 +408,7 @@ type fakeSequencer struct{ *world }
 var errSession = errors.New("session ended")
 
 func (w fakeSequencer) Query(ranges []*placementpb.RangeEpoch, done func(*placementpb.QueryAnswer, error)) {
+	w.interrupted()
 	if w.silent {
 		return
 	}
@@ -409,11 +430,13 @@ func (w fakeSequencer) Query(ranges []*placementpb.RangeEpoch, done func(*placem
 }
 
 func (w fakeSequencer) NewOwner() *placementpb.TxnID {
+	w.interrupted()
 	w.owners++
 	return &placementpb.TxnID{NodeId: 1, Session: 1, Number: w.owners}
 }
 
 func (w fakeSequencer) Commit(txn *placementpb.TxnCommit, done func(*placementpb.TxnResult, error)) {
+	w.interrupted()
 	if w.silent {
 		return
 	}
@@ -479,7 +502,10 @@ func (w fakeSequencer) Commit(txn *placementpb.TxnCommit, done func(*placementpb
 	})
 }
 
-func (w fakeSequencer) Abort(owner *placementpb.TxnID) { w.aborted[owner.Number] = true }
+func (w fakeSequencer) Abort(owner *placementpb.TxnID) {
+	w.interrupted()
+	w.aborted[owner.Number] = true
+}
 
 func (w fakeSequencer) Split(key []byte, done func(*placementpb.SplitResult, error)) {
 	w.post("split", func() { w.split(key, done) })

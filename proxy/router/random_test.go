@@ -70,6 +70,18 @@ func runRandom(w *world, n int) {
 	gen := &generator{rnd: w.rnd}
 	var ops []*op
 	pending, acked := 0, int64(1)
+	leave := func(o *op) {
+		if !o.done && !o.left && o.cancel != nil {
+			o.left = true
+			pending--
+			o.cancel()
+		}
+	}
+	w.interrupt = func() {
+		if len(ops) > 0 && w.rnd.Intn(200) == 0 {
+			leave(ops[len(ops)-1-w.rnd.Intn(min(len(ops), 8))])
+		}
+	}
 	for clock := 0; ; clock++ {
 		if len(ops) < n && pending < 8 && w.rnd.Intn(3) == 0 {
 			o := &op{req: gen.request(w.next), floor: acked, began: clock}
@@ -90,13 +102,7 @@ func runRandom(w *world, n int) {
 				}
 			})
 			if w.rnd.Intn(20) == 0 {
-				w.post("leave", func() {
-					if !o.done {
-						o.left = true
-						o.cancel()
-						pending--
-					}
-				})
+				w.post("leave", func() { leave(o) })
 			}
 		}
 		if !w.whole && w.rnd.Intn(40) == 0 {
@@ -132,6 +138,7 @@ func runRandom(w *world, n int) {
 			w.t.Errorf("r%d: left behind: %d latches, %d entries, %d blocked", fr.id, len(fr.latches), len(fr.queue), len(fr.blocked))
 		}
 	}
+	w.interrupt = nil
 	check(w, ops)
 }
 
