@@ -49,6 +49,7 @@ type compaction struct {
 	// was before. ended: the index has nothing behind the window.
 	window   []namedVersion
 	ended    bool
+	behind   int64 // revisions from next to target
 	first    int64 // revision of the first row of the index when target was begun
 	lookups  int64 // of versions that no row of the index names
 	finished int64 // everything is removed up to this target
@@ -98,6 +99,15 @@ func (s *Store) CompactStep(maxEvents int) (done bool, err error) {
 	}
 	c.finished, c.next, c.ended = c.target, nil, false
 	return true, nil
+}
+
+// Backlog estimates how many events CompactStep has still to go through, once it
+// was called: revisions have one each, most of them.
+func (s *Store) Backlog() int64 {
+	c := &s.compaction
+	c.Lock()
+	defer c.Unlock()
+	return int64(len(c.window)) + c.behind
 }
 
 // namedVersion is a version that the revision index names.
@@ -179,9 +189,13 @@ func (s *Store) readWindow() (err error) {
 	if c.next == nil && len(window) > 0 {
 		c.first = window[0].rev
 	}
-	c.next, c.ended = nil, !ok
+	c.next, c.ended, c.behind = nil, !ok, 0
 	if ok {
-		c.next = bytes.Clone(index.Key())
+		rev, _, _, err := splitEventKey(index.Key())
+		if err != nil {
+			return err
+		}
+		c.next, c.behind = bytes.Clone(index.Key()), c.target-rev+1
 	}
 	slices.SortFunc(window, func(a, b namedVersion) int {
 		return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.rev, b.rev), cmp.Compare(a.sub, b.sub))

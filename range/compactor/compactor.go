@@ -24,6 +24,8 @@ type Store interface {
 	SetForgotten(revision int64) error
 	// CompactStep removes a bounded amount and says whether all is done.
 	CompactStep(maxEvents int) (done bool, err error)
+	// Backlog estimates what is left for further steps, in events.
+	Backlog() int64
 }
 
 // Config says what a Compactor works on and how gently.
@@ -39,7 +41,13 @@ type Config struct {
 	// Pause is the least between two steps, so that writers are not held up:
 	// twice as long as the step took if that is more, which leaves them two
 	// thirds of a core at least. Default 10 ms, negative for none at all.
-	Pause  time.Duration
+	Pause time.Duration
+	// Spread is how long a compaction with much to do should take: what it
+	// removes goes through the engine's flushes and merges, which are felt less
+	// one after the other than in a row. It may take longer by Pause, and is done
+	// sooner if there is little to do, or if somebody waits for it (WhenRemoved).
+	// Default one minute, negative for as soon as Pause allows.
+	Spread time.Duration
 	Logger *zap.Logger
 }
 
@@ -74,6 +82,9 @@ func New(cfg Config) *Compactor {
 	}
 	if cfg.Pause == 0 {
 		cfg.Pause = 10 * time.Millisecond
+	}
+	if cfg.Spread == 0 {
+		cfg.Spread = time.Minute
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -184,6 +195,29 @@ func (c *Compactor) finish(revision int64, err error) {
 	}
 }
 
+func (c *Compactor) awaited() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.mu.waiters) > 0
+}
+
+// maxPause bounds the pause between steps that are spread.
+const maxPause = 100 * time.Millisecond
+
+// pause is how long to rest after a step that took so long, if what is left of
+// the compaction should take so long.
+func (c *Compactor) pause(took, left time.Duration) time.Duration {
+	if c.cfg.Pause < 0 {
+		return 0
+	}
+	pause := max(c.cfg.Pause, 2*took)
+	if c.awaited() {
+		return pause
+	}
+	steps := c.cfg.Store.Backlog()/int64(c.cfg.BatchLimit) + 1
+	return max(pause, min(left/time.Duration(steps)-took, maxPause))
+}
+
 // Start drives the compactor with a goroutine until Stop. failed is called
 // with a fault of the engine.
 func (c *Compactor) Start(failed func(error)) {
@@ -198,6 +232,8 @@ func (c *Compactor) Start(failed func(error)) {
 				return
 			case <-c.kick:
 			}
+			var target int64
+			var end time.Time
 			for ctx.Err() == nil {
 				began := time.Now()
 				more, err := c.Step()
@@ -208,10 +244,13 @@ func (c *Compactor) Start(failed func(error)) {
 				if !more {
 					break
 				}
-				if c.cfg.Pause > 0 {
+				if t := c.cfg.Store.Forgotten(); t != target {
+					target, end = t, began.Add(c.cfg.Spread)
+				}
+				if pause := c.pause(time.Since(began), time.Until(end)); pause > 0 {
 					select {
 					case <-ctx.Done():
-					case <-time.After(max(c.cfg.Pause, 2*time.Since(began))):
+					case <-time.After(pause):
 					}
 				}
 			}

@@ -24,6 +24,8 @@ func (s *fakeStore) SetForgotten(r int64) error {
 	return nil
 }
 
+func (s *fakeStore) Backlog() int64 { return int64(s.steps) * 1000 }
+
 func (s *fakeStore) CompactStep(int) (bool, error) {
 	if s.fail != nil {
 		return false, s.fail
@@ -145,7 +147,7 @@ func TestWritersHaveTwoThirdsOfTheTime(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &slowStore{step: c.step}
-			comp := New(Config{Store: s, Complete: func() int64 { return 100 }, Pause: 10 * time.Millisecond})
+			comp := New(Config{Store: s, Complete: func() int64 { return 100 }, Pause: 10 * time.Millisecond, Spread: -1})
 			ended := make(chan error, 1)
 			comp.Request(10)
 			comp.WhenRemoved(10, func(err error) { ended <- err })
@@ -160,6 +162,65 @@ func TestWritersHaveTwoThirdsOfTheTime(t *testing.T) {
 			for i := range s.began[1:] {
 				if got := s.began[i+1].Sub(s.began[i]); got != c.want {
 					t.Errorf("a step of %v came %v after the one before, want %v", c.step, got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// longStore has many steps to do for each compaction, and tells when it is done.
+type longStore struct {
+	slowStore
+	each int
+	done chan struct{}
+}
+
+func (s *longStore) SetForgotten(r int64) error {
+	err := s.slowStore.SetForgotten(r)
+	s.steps = s.each
+	return err
+}
+
+func (s *longStore) CompactStep(n int) (bool, error) {
+	done, err := s.slowStore.CompactStep(n)
+	if done {
+		s.done <- struct{}{}
+	}
+	return done, err
+}
+
+// TestMuchToDoIsSpread covers C4: what there is to do is spread over the time
+// wanted, but neither slower than ten steps a second nor faster than the pause;
+// and it is not if somebody waits for it.
+func TestMuchToDoIsSpread(t *testing.T) {
+	for _, c := range []struct {
+		steps    int
+		awaited  bool
+		min, max time.Duration
+	}{
+		{10, false, 800 * time.Millisecond, time.Second},
+		{10, true, 100 * time.Millisecond, 110 * time.Millisecond},
+		{1000, false, 58 * time.Second, 61 * time.Second},
+		{100_000, false, 11 * 99_999 * time.Millisecond, 11 * 100_001 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &longStore{slowStore{step: time.Millisecond}, c.steps, make(chan struct{})}
+			comp := New(Config{Store: s, Complete: func() int64 { return 100 }})
+			comp.Start(func(err error) { t.Error(err) })
+			defer comp.Stop()
+			for _, revision := range []int64{10, 20} { // the time begins anew
+				began := time.Now()
+				comp.Request(revision)
+				if c.awaited {
+					comp.WhenRemoved(revision, func(err error) {
+						if err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				<-s.done
+				if took := time.Since(began); took < c.min || took > c.max {
+					t.Errorf("%d steps took %v, want %v to %v", c.steps, took, c.min, c.max)
 				}
 			}
 		})

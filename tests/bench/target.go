@@ -77,7 +77,7 @@ func (t target) startOnce(ctx context.Context, dir string) (*server, error) {
 	args := []string{
 		"--data-dir", filepath.Join(dir, "data"),
 		"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
-		"--quota-backend-bytes", strconv.Itoa(quotaBytes), "--log-level", "warn",
+		"--quota-backend-bytes", strconv.Itoa(quotaBytes), "--log-level", "info",
 		"--warning-unary-request-duration", "1h", // slow requests are counted here, not logged there
 	}
 	if t.ranges == 0 {
@@ -111,6 +111,28 @@ func (t target) startOnce(ctx context.Context, dir string) (*server, error) {
 	}
 	s.startToAnswer = time.Since(begin)
 	return s, nil
+}
+
+// awaitLog waits until the server has logged text.
+func (s *server) awaitLog(ctx context.Context, text string) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		log, err := os.ReadFile(filepath.Join(s.dir, "log"))
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(log, []byte(text)) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %q in the log: %w", text, ctx.Err())
+		case <-s.done:
+			return fmt.Errorf("waiting for %q in the log: the server has ended", text)
+		case <-tick.C:
+		}
+	}
 }
 
 // run starts the process from a thread that lives as long as it does: Pdeathsig follows the thread.
