@@ -124,7 +124,8 @@ type Group struct {
 	state                 raft.StateType
 	// unsynced counts the Works that need a sync and were not reported durable.
 	unsynced int
-	// durableApplied is the highest index known to be applied durably.
+	// durableApplied is the highest index known to be applied durably: a sync
+	// that began after it was written has ended.
 	durableApplied uint64
 	// failed is the fault that stopped the group. Sticky.
 	failed error
@@ -137,14 +138,17 @@ func New(cfg Config) (g *Group, err error) {
 	cfg.ensureDefaults()
 	index, _ := cfg.Log.Applied()
 	g = &Group{
-		id:             cfg.ID,
-		replica:        cfg.ReplicaID,
-		log:            cfg.Log,
-		machine:        cfg.Machine,
-		keepEntries:    cfg.KeepEntries,
-		keepBytes:      cfg.KeepBytes,
-		durableApplied: index,
+		id:          cfg.ID,
+		replica:     cfg.ReplicaID,
+		log:         cfg.Log,
+		machine:     cfg.Machine,
+		keepEntries: cfg.KeepEntries,
+		keepBytes:   cfg.KeepBytes,
 	}
+	// What the log finds applied may only be visible, when the group was unloaded
+	// and is loaded again. What was cut off was applied durably.
+	first, _ := cfg.Log.FirstIndex()
+	g.durableApplied = first - 1
 	defer g.guard(&err)
 	_, cs, err := cfg.Log.InitialState()
 	if err != nil {
@@ -378,7 +382,9 @@ func (g *Group) SoleVoter() bool { return g.soleVoter }
 // Applied returns index and term of the last entry applied, staged or committed.
 func (g *Group) Applied() (index, term uint64) { return g.log.Applied() }
 
-// DurableApplied returns the highest index that is known to be applied durably.
+// DurableApplied returns the highest index that is known to be applied durably:
+// a sync that covers it was reported to Durable. It lags while nothing is
+// appended, and after New, until the next sync.
 func (g *Group) DurableApplied() uint64 { return g.durableApplied }
 
 // Quiet says whether nothing is outstanding: the whole log is applied, no

@@ -81,41 +81,147 @@ func TestLeaderKeepsWhatFollowersLack(t *testing.T) {
 	}
 }
 
-// A crash between the Ready that cuts the log and the sync leaves a whole log.
+// The log is cut, and DurableApplied grows, only as far as the disk has it
+// applied. Two appends are always in flight: the sync of the older one is over
+// before the batch that applies what it made durable is written, and is heard of
+// after it. A crash leaves a whole log.
 func TestLogIsCutOnlyBelowWhatIsDurablyApplied(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	db := openDB(t, fs)
 	begin(t, db, 1, 1)
 	g, _ := load(t, db, 1, 1)
 	settle(t, db, g)
-	for i := range 300 {
-		must(t, g.Propose(fmt.Append(nil, i)))
-		b := db.NewBatch()
-		w, err := g.Ready(b)
-		must(t, err)
-		must(t, db.Apply(b, pebble.Sync))
-		must(t, b.Close())
-		_, err = g.Durable(w)
-		must(t, err)
-		if g.DurableApplied() < firstIndex(g)-1 {
-			t.Fatalf("cut to %d, durably applied %d", firstIndex(g)-1, g.DurableApplied())
+	var onDisk uint64 // applied, as of the newest sync
+	check := func(i int) {
+		t.Helper()
+		if cut := firstIndex(g) - 1; cut > onDisk || g.DurableApplied() > onDisk {
+			t.Fatalf("after %d proposals: cut to %d, durably applied %d, the disk has applied %d", i, cut, g.DurableApplied(), onDisk)
 		}
-		b = db.NewBatch()
-		_, err = g.Ready(b)
-		must(t, err)
-		must(t, db.Apply(b, pebble.NoSync))
-		must(t, b.Close())
+	}
+	const proposals = 300
+	cuts := 0
+	for i := 2; i <= proposals; i += 2 {
+		var inFlight []Work
+		for range 2 {
+			must(t, g.Propose(fmt.Append(nil, i)))
+			inFlight = append(inFlight, written(t, db, g))
+			must(t, db.LogData(nil, pebble.Sync))
+			onDisk, _ = g.Applied()
+		}
+		before := firstIndex(g)
+		for len(inFlight) > 0 {
+			_, err := g.Durable(inFlight[0])
+			must(t, err)
+			inFlight = inFlight[1:]
+			check(i)
+			if len(inFlight) > 0 && !inFlight[0].NeedsSync {
+				continue // it waited for the same sync: the store reports both at once
+			}
+			w := written(t, db, g)
+			check(i)
+			if w.NeedsSync {
+				t.Fatalf("nothing was proposed: %s", w.describe())
+			}
+			if len(w.WhenDurable) > 0 {
+				inFlight = append(inFlight, w)
+			}
+		}
+		if firstIndex(g) > before {
+			cuts++
+		}
 		if i%10 == 0 {
 			crashed := openDB(t, fs.CrashClone(vfs.CrashCloneCfg{}))
+			a, err := raftlog.ReadApplied(crashed, 1)
+			must(t, err)
+			if a.Index != onDisk {
+				t.Fatalf("the test takes %d for applied on the disk, it is %d", onDisk, a.Index)
+			}
 			g, j := load(t, crashed, 1, 1)
 			settle(t, crashed, g)
-			if j.count != uint64(i+3) { // the own-term entries before and after
-				t.Fatalf("after %d proposals and a crash %d entries are applied", i+1, j.count)
+			if j.count != uint64(i+2) { // the own-term entries before and after
+				t.Fatalf("after %d proposals and a crash %d entries are applied", i, j.count)
 			}
 			must(t, crashed.Close())
 		}
 	}
+	if cuts < proposals/truncateEntries-1 {
+		t.Errorf("the log was cut %d times", cuts)
+	}
 	must(t, db.Close())
+}
+
+// A Work that has no sync of its own is heard of at the end of one that began
+// before it was written: that says nothing about what it applied.
+func TestSyncBeforeABatchDoesNotCoverWhatItApplies(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	begin(t, db, 1, 1)
+	g, _ := load(t, db, 1, 1)
+	settle(t, db, g)
+	durable := func(w Work) {
+		_, err := g.Durable(w)
+		must(t, err)
+	}
+	must(t, g.Propose([]byte("a")))
+	first := written(t, db, g)
+	must(t, g.Propose([]byte("b")))
+	second := written(t, db, g)
+	durable(first)
+	before := g.DurableApplied()
+	third := written(t, db, g)
+	if third.NeedsSync || !third.Applied || len(third.WhenDurable) == 0 {
+		t.Fatalf("the third batch is not one that applies only and answers later: %s", third.describe())
+	}
+	durable(second)
+	durable(third)
+	if after := g.DurableApplied(); after != before {
+		t.Errorf("durably applied %d, no sync since %d", after, before)
+	}
+	must(t, g.Propose([]byte("c")))
+	fourth := written(t, db, g)
+	durable(fourth)
+	if after := g.DurableApplied(); after != third.appliedIndex+1 {
+		t.Errorf("durably applied %d after a sync that covers all, the third batch applied %d, the fourth one more", after, third.appliedIndex)
+	}
+}
+
+// A group that is loaded again by the same process finds applied what may not
+// be durable: it knows only what the log was cut for.
+func TestLoadedGroupTakesNothingVisibleForDurable(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	db := openDB(t, fs)
+	defer db.Close()
+	begin(t, db, 1, 1)
+	g, _ := load(t, db, 1, 1)
+	settle(t, db, g)
+	must(t, g.Propose([]byte("a")))
+	w := written(t, db, g)
+	must(t, db.LogData(nil, pebble.Sync))
+	_, err := g.Durable(w)
+	must(t, err)
+	written(t, db, g) // applies a
+	g, _ = load(t, db, 1, 1)
+	crashed := openDB(t, fs.CrashClone(vfs.CrashCloneCfg{}))
+	defer crashed.Close()
+	a, err := raftlog.ReadApplied(crashed, 1)
+	must(t, err)
+	if applied, _ := g.Applied(); applied <= a.Index {
+		t.Fatalf("applied %d, on the disk %d: the test loses nothing", applied, a.Index)
+	}
+	if g.DurableApplied() > a.Index {
+		t.Errorf("durably applied %d, on the disk %d", g.DurableApplied(), a.Index)
+	}
+}
+
+// written does one Ready and writes its batch without a sync.
+func written(t *testing.T, db *pebble.DB, g *Group) Work {
+	t.Helper()
+	b := db.NewBatch()
+	w, err := g.Ready(b)
+	must(t, err)
+	must(t, db.Apply(b, pebble.NoSync))
+	must(t, b.Close())
+	return w
 }
 
 // A row that is damaged while the group runs stops this group, with an error

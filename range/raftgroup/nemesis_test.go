@@ -60,7 +60,9 @@ func (n *network) fault(rng *rand.Rand, proposals *int) {
 		}
 	case 3, 4, 5, 6:
 		nd.ready()
-	case 7, 8, 9:
+	case 7:
+		nd.syncLog()
+	case 8, 9:
 		nd.sync()
 	case 10, 11, 12, 13, 14:
 		if len(n.msgs) == 0 {

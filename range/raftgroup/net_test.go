@@ -36,7 +36,9 @@ type node struct {
 	db      *pebble.DB
 	g       *Group
 	j       *journal
-	pending []Work // not durable, oldest first
+	pending []Work // not reported durable, oldest first
+	covered int    // the first of them, which a sync covers
+	onDisk  uint64 // applied, as of the newest sync
 	reads   []string
 	down    bool
 }
@@ -73,6 +75,7 @@ func (n *network) ids() []uint64 {
 
 func (nd *node) start() {
 	nd.g, nd.j = load(nd.net.t, nd.db, netGroup, nd.id)
+	nd.onDisk, _ = nd.g.Applied()
 	nd.j.onApply = nd.applied
 }
 
@@ -112,22 +115,43 @@ func (nd *node) ready() (w Work, worked bool) {
 	default:
 		nd.pending = append(nd.pending, w)
 	}
+	nd.checkDurable()
 	return w, true
 }
 
-// sync makes the oldest work durable, and those after it that wait for nothing
-// else.
+// syncLog syncs what is written so far. The group does not hear of it before
+// sync; what is written until then is not covered.
+func (nd *node) syncLog() {
+	must(nd.net.t, nd.db.LogData(nil, pebble.Sync))
+	nd.covered = len(nd.pending)
+	nd.onDisk, _ = nd.g.Applied()
+}
+
+// sync reports the oldest work durable, and those after it that wait for nothing
+// else; it syncs first if that did not happen yet.
 func (nd *node) sync() bool {
 	if len(nd.pending) == 0 {
 		return false
 	}
-	must(nd.net.t, nd.db.LogData(nil, pebble.Sync))
+	if nd.covered == 0 {
+		nd.syncLog()
+	}
 	for first := true; len(nd.pending) > 0 && (first || !nd.pending[0].NeedsSync); first = false {
 		w := nd.pending[0]
 		nd.pending = nd.pending[1:]
+		nd.covered = max(nd.covered-1, 0)
 		nd.durable(w)
 	}
+	nd.checkDurable()
 	return true
+}
+
+// checkDurable checks that the group takes nothing for durably applied, and cuts
+// nothing off its log, that the disk does not have applied.
+func (nd *node) checkDurable() {
+	if cut := firstIndex(nd.g) - 1; cut > nd.onDisk || nd.g.DurableApplied() > nd.onDisk {
+		nd.net.t.Fatalf("replica %d: cut to %d, durably applied %d, the disk has applied %d", nd.id, cut, nd.g.DurableApplied(), nd.onDisk)
+	}
 }
 
 func (nd *node) durable(w Work) {
@@ -140,7 +164,7 @@ func (nd *node) durable(w Work) {
 func (nd *node) crash(cfg vfs.CrashCloneCfg) {
 	fs := nd.fs.CrashClone(cfg)
 	must(nd.net.t, nd.db.Close())
-	nd.fs, nd.pending, nd.reads = fs, nil, nil
+	nd.fs, nd.pending, nd.covered, nd.reads = fs, nil, 0, nil
 	nd.db = openDB(nd.net.t, fs)
 	nd.start()
 }

@@ -29,8 +29,8 @@ type Work struct {
 	// ReadStates answer ReadIndex: leadership was confirmed after it was asked.
 	ReadStates []raft.ReadState
 
-	// appliedIndex is what the batch, and with it every sync that covers it,
-	// has applied.
+	// appliedIndex is what is applied with the batch, and so with every sync
+	// that covers it.
 	appliedIndex uint64
 }
 
@@ -192,8 +192,11 @@ func (g *Group) Durable(w Work) (send []*raftpb.Message, err error) {
 			panic(fmt.Sprintf("raftgroup: group %d: more durable works than there are", g.id))
 		}
 		g.unsynced--
+		// Only a sync that was asked for with this batch, or after it, is known
+		// to cover it. Without NeedsSync the answers wait for the syncs of
+		// batches before this one, and what this one applied for the next.
+		g.durableApplied = max(g.durableApplied, w.appliedIndex)
 	}
-	g.durableApplied = max(g.durableApplied, w.appliedIndex)
 	for _, m := range w.WhenDurable {
 		if m.GetTo() == g.replica {
 			g.mustStep(m)
