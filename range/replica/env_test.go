@@ -172,6 +172,14 @@ func (n *node) sync() bool {
 	return ok
 }
 
+// syncLog makes durable what is committed; sync reports it.
+func (n *node) syncLog() {
+	n.tb.Helper()
+	if err := n.store.SyncLog(); err != nil && !n.dead {
+		n.tb.Fatal(err)
+	}
+}
+
 // settle runs and syncs until nothing is left to do.
 func (n *node) settle() (worked bool) {
 	n.tb.Helper()

@@ -374,6 +374,8 @@ func (w *world) step() {
 		}
 	case n < 84:
 		w.net.deliver(func(uint64, uint64) bool { return w.rng.Intn(3) > 0 })
+	case n < 86:
+		p.syncLog()
 	case n < 91:
 		p.run()
 		p.sync()

@@ -28,7 +28,7 @@ const crashGroups = 3
 
 func (c *crashRun) step() error {
 	s := c.rig.store
-	switch c.rng.IntN(8) {
+	switch c.rng.IntN(9) {
 	case 0, 1, 2:
 		id := c.rng.Uint64N(crashGroups)
 		c.sent[id]++
@@ -45,6 +45,8 @@ func (c *crashRun) step() error {
 	case 4, 5:
 		_, err := s.SyncNext(0)
 		return err
+	case 6: // its end is reported later, or not before the crash
+		return s.SyncLog()
 	default:
 		_, err := s.RunRound(0)
 		return err

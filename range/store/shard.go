@@ -81,6 +81,9 @@ type slot struct {
 type pendingSync struct {
 	batch   *pebble.Batch
 	durable []slotFunc
+	// onDisk: a sync covers the batch, and SyncNext was not called for it yet.
+	// Only under ManualSync.
+	onDisk bool
 }
 
 func newShard(s *Store, index int) *shard {

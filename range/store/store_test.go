@@ -553,6 +553,73 @@ func TestDurableWithoutSyncWaitsForThoseBefore(t *testing.T) {
 	check("d-durable")
 }
 
+// A sync covers what was committed when it began. Its end is reported later, and
+// says nothing about what was committed meanwhile: not of a batch that needs a
+// sync itself, nor of one that does not.
+func TestSyncCoversOnlyWhatWasCommittedBeforeIt(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	db := openDB(t, fs)
+	s, err := Open(Config{DB: db, ManualSync: true, Loader: func(uint64) (Member, error) { return new(script), nil }})
+	must(t, err)
+	defer func() { s.Stop(); must(t, db.Close()) }()
+	var reported []string
+	write := func(what string, sync bool) {
+		s.Post(1, func(r *Round) {
+			must(t, r.Batch.Set([]byte(what), nil, nil))
+			if sync {
+				r.NeedSync()
+			}
+			r.OnDurable(func() { reported = append(reported, what) })
+		})
+		runRounds(t, s)
+	}
+	check := func(when, wantReported, wantOnDisk string) {
+		t.Helper()
+		crashed := openDB(t, fs.CrashClone(vfs.CrashCloneCfg{}))
+		defer func() { must(t, crashed.Close()) }()
+		it, err := crashed.NewIter(nil)
+		must(t, err)
+		var onDisk []string
+		for it.First(); it.Valid(); it.Next() {
+			onDisk = append(onDisk, string(it.Key()))
+		}
+		must(t, it.Close())
+		if got := strings.Join(reported, " "); got != wantReported {
+			t.Errorf("%s: reported %q, want %q", when, got, wantReported)
+		}
+		if got := strings.Join(onDisk, " "); got != wantOnDisk {
+			t.Errorf("%s: on the disk %q, want %q", when, got, wantOnDisk)
+		}
+	}
+	next := func() {
+		t.Helper()
+		synced, err := s.SyncNext(0)
+		must(t, err)
+		if !synced {
+			t.Error("no sync in flight")
+		}
+		runRounds(t, s)
+	}
+	write("a", true)
+	check("a is committed", "", "")
+	must(t, s.SyncLog())
+	check("a is synced", "", "a")
+	write("b", true)
+	write("c", false)
+	next()
+	check("the sync of a is reported", "a", "a")
+	next() // no sync has begun since b: this one covers c, too
+	check("the sync of b is reported", "a b c", "a b c")
+
+	write("d", true)
+	write("e", true)
+	next()
+	check("a sync after d and e, reported for d", "a b c d", "a b c d e")
+	write("f", false)
+	next()
+	check("the same sync, reported for e", "a b c d e f", "a b c d e")
+}
+
 // What an inbox has beyond its share comes after the others' turn, and comes.
 func TestInboxBeyondItsShareHasAnotherTurn(t *testing.T) {
 	s := scripts(t, func(c *Config) { c.MaxItems = 2 })

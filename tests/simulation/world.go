@@ -191,6 +191,10 @@ func (w *world) step() error {
 	switch {
 	case p < 430:
 		return w.round()
+	case p < 470: // the disk has it; the store hears of it later, or crashes before
+		if err := n.core.Store.SyncLog(); err != nil {
+			return w.faulted(err)
+		}
 	case p < 600:
 		if _, err := n.core.Store.SyncNext(0); err != nil {
 			return w.faulted(err)
