@@ -20,6 +20,9 @@ type Group interface {
 	// ReadIndex begins a round that confirms leadership; the answer comes with
 	// the context, or never.
 	ReadIndex(ctx []byte) error
+	// Resign gives leadership up, so that an election in a later term follows,
+	// which this node may win. Without effect if it does not lead any more.
+	Resign() error
 }
 
 // Member is the service's side of the meta group's member in the store. The
@@ -73,6 +76,7 @@ func (m *Member) Drive() {
 				// dropped in the middle).
 				s.log.Warn("proposal of the meta group dropped", zap.Uint64("epoch", m.led), zap.Error(err))
 				m.stepDownLocked()
+				m.resign()
 				break
 			}
 		}
@@ -97,6 +101,16 @@ func (m *Member) Drive() {
 func (m *Member) stepDownLocked() {
 	m.s.mu.seq.StepDown()
 	m.s.mu.proposals, m.s.mu.round = nil, 0
+}
+
+// resign ends the node's leadership after S has given up. S cannot begin anew
+// in the term: its epoch is the term (R0), and entries of before may still be
+// applied. And while this node leads, nobody else can.
+func (m *Member) resign() {
+	if err := m.group.Resign(); err != nil {
+		// A fault of the group: who drives it hears of it and stops the node.
+		m.s.log.Error("leadership of the meta group not given up", zap.Uint64("term", m.led), zap.Error(err))
+	}
 }
 
 // Confirmed says that the round with the context of ReadIndex is confirmed.

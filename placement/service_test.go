@@ -30,6 +30,7 @@ type soleGroup struct {
 	index   uint64
 	serving bool
 	refuse  bool
+	resigns int
 	log     [][]byte
 }
 
@@ -44,6 +45,11 @@ func (g *soleGroup) Propose(data []byte) error {
 	return nil
 }
 func (g *soleGroup) ReadIndex([]byte) error { return errors.New("a sole voter needs no round") }
+func (g *soleGroup) Resign() error {
+	g.resigns++
+	g.serving = false // the test says when the election is over
+	return nil
+}
 
 // run drives the member until nothing is left, as the store's worker does.
 func (g *soleGroup) run(t testing.TB) {
@@ -316,13 +322,14 @@ func TestDroppedProposalEndsTheTerm(t *testing.T) {
 	failed := false
 	n.c.Split([]byte("m"), func(_ *placementpb.SplitResult, err error) { failed = errors.Is(err, client.ErrSessionOver) })
 	n.group.run(t)
-	if st := n.svc.Stats(); st.Phase != "idle" {
-		t.Fatalf("%+v", st)
+	if st := n.svc.Stats(); st.Phase != "idle" || n.group.resigns != 1 {
+		t.Fatalf("%+v, leadership was given up %d times", st, n.group.resigns)
 	}
 	n.group.refuse = false
+	n.group.serving = true // raft has not come to it yet
 	n.group.run(t)
-	if st := n.svc.Stats(); st.Phase != "idle" {
-		t.Fatalf("leads again in the same term: %+v", st)
+	if st := n.svc.Stats(); st.Phase != "idle" || n.group.resigns != 1 {
+		t.Fatalf("leads again in the same term: %+v, leadership was given up %d times", st, n.group.resigns)
 	}
 	n.group.term++
 	n.group.run(t)
@@ -331,6 +338,31 @@ func TestDroppedProposalEndsTheTerm(t *testing.T) {
 	}
 	if len(n.sessions) != 2 {
 		t.Fatalf("sessions %v", n.sessions)
+	}
+}
+
+// A hand-over whose entry raft drops is over at once: S has stopped and the node
+// gives leadership up. It leads again when it is told to stay.
+func TestDroppedHandOverEndsIt(t *testing.T) {
+	n := open(t, memDB(t), 2, 1)
+	n.group.run(t)
+	n.group.refuse = true
+	done := false
+	n.svc.HandOver(func() { done = true })
+	n.group.run(t)
+	if st := n.svc.Stats(); !done || st.Phase != "idle" || n.group.resigns != 1 {
+		t.Fatalf("done %v, %+v, leadership was given up %d times", done, st, n.group.resigns)
+	}
+	n.group.refuse, n.group.serving = false, true
+	n.group.term++
+	n.group.run(t)
+	if st := n.svc.Stats(); st.Phase != "idle" {
+		t.Fatalf("leads although it leaves: %+v", st)
+	}
+	n.svc.Resume()
+	n.group.run(t)
+	if st := n.svc.Stats(); st.Phase != "serving" || st.Epoch != 3 {
+		t.Fatalf("%+v", st)
 	}
 }
 

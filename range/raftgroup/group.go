@@ -329,6 +329,33 @@ func (g *Group) TransferLeader(to uint64) (err error) {
 	return nil
 }
 
+// Resign gives leadership up: this replica becomes a follower of the next term,
+// with no leader and no vote given. A sole voter campaigns at once; in a group of
+// several whoever's election timeout ends first does, this replica included. What
+// was proposed may still be committed; a transfer under way is given up. If raft
+// does not lead any more nothing happens.
+func (g *Group) Resign() (err error) {
+	if g.failed != nil {
+		return g.failed
+	}
+	defer g.guard(&err)
+	st := g.rn.BasicStatus()
+	if st.RaftState != raft.StateLeader {
+		return nil
+	}
+	g.dirty = true
+	// raft has no call for it, but any word of a later term ends a leader's.
+	if err := g.rn.Step(&raftpb.Message{
+		Type: raftpb.MsgHeartbeatResp.Enum(), From: new(g.replica), To: new(g.replica), Term: new(st.HardState.GetTerm() + 1),
+	}); err != nil {
+		return fmt.Errorf("group %d: resign: %w", g.id, err)
+	}
+	if g.soleVoter {
+		return g.Campaign()
+	}
+	return nil
+}
+
 // ForgetLeader makes a follower forget its leader, whose node is known to be
 // gone, so that it votes for another (pitfalls: many groups).
 func (g *Group) ForgetLeader() (err error) {

@@ -27,6 +27,7 @@ import (
 //	tick R [N]
 //	read R CTX, reads R ReadIndex, and what was confirmed
 //	transfer R TO       R hands leadership over
+//	resign R            R gives leadership up
 //	change R add|learn|remove N
 //	crash R             R loses what is not synced and starts again
 //	stop R, start R     R takes part in nothing for a while
@@ -155,6 +156,8 @@ func (n *network) command(t *testing.T, cmd string, args []string) string {
 		return fmt.Sprint(len(reads), " confirmed: ", strings.Join(reads, " "))
 	case "transfer":
 		must(t, nd.g.TransferLeader(ids(t, args[1:])[0]))
+	case "resign":
+		return said(nd.g.Resign())
 	case "change":
 		typ := map[string]raftpb.ConfChangeType{"add": raftpb.ConfChangeAddNode,
 			"learn": raftpb.ConfChangeAddLearnerNode, "remove": raftpb.ConfChangeRemoveNode}[args[1]]
