@@ -57,7 +57,7 @@ func (s *Sequencer) firstCut(n *node) {
 	s.sendCut(n, c)
 	n.began = true
 	for _, x := range s.directory {
-		if x.committed == nil || !x.active || x.open || x.proposal > s.applied {
+		if x.committed == nil || !x.active || x.open || x.barrier > s.applied {
 			continue
 		}
 		for _, r := range x.committed.Replicas {

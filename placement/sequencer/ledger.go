@@ -30,9 +30,9 @@ type ledger struct {
 	// asking is a registration that waits for undecided entries of the range.
 	asking *registration
 
-	// proposal is the newest entry proposed for the range that what S says of
-	// it must wait for (R0 b).
-	proposal uint64
+	// barrier is the number of the newest proposal that what S says of the range
+	// from now on rests on: it waits until that is applied (R0 b).
+	barrier uint64
 	// decided entries that the range has not reported, in order.
 	decided []decided
 	outbox  outbox
@@ -103,17 +103,17 @@ type outboxItem struct {
 	node    *node
 	message *placementpb.FromSequencer
 	round   uint64 // must be confirmed (R0 a)
-	entry   uint64 // must be applied (R0 b)
+	barrier uint64 // proposal that must be applied (R0 b)
 }
 
 // say puts a message about the range into its outbox, or lets it out at once if
 // nothing holds it back.
 func (s *Sequencer) say(x *ledger, n *node, m *placementpb.FromSequencer, round uint64) {
-	if len(x.outbox.items) == 0 && round <= s.confirmedRound && x.proposal <= s.applied {
+	if len(x.outbox.items) == 0 && round <= s.confirmedRound && x.barrier <= s.applied {
 		s.emit(n, m)
 		return
 	}
-	x.outbox.items = append(x.outbox.items, outboxItem{n, m, round, x.proposal})
+	x.outbox.items = append(x.outbox.items, outboxItem{n, m, round, x.barrier})
 	if !x.outbox.listed {
 		x.outbox.listed = true
 		s.waiting = append(s.waiting, x)
@@ -132,7 +132,7 @@ func (s *Sequencer) flushOutboxes() {
 	for _, x := range s.waiting {
 		items := x.outbox.items
 		n := 0
-		for n < len(items) && items[n].round <= s.confirmedRound && items[n].entry <= s.applied {
+		for n < len(items) && items[n].round <= s.confirmedRound && items[n].barrier <= s.applied {
 			s.emit(items[n].node, items[n].message)
 			items[n] = outboxItem{}
 			n++
@@ -152,8 +152,8 @@ func (s *Sequencer) flushOutboxes() {
 type reply struct {
 	node    *node
 	message *placementpb.FromSequencer
-	round   uint64
-	entry   uint64
+	round   uint64 // must be confirmed
+	barrier uint64 // proposal that must be applied
 }
 
 // replyQueue is a queue in the order of rounds.
@@ -162,15 +162,15 @@ type replyQueue struct {
 	head    int
 }
 
-// reply answers a node when the round is confirmed and the entry applied.
-func (s *Sequencer) reply(n *node, m *placementpb.FromSequencer, round, entry uint64) {
+// reply answers a node when the round is confirmed and the barrier applied.
+func (s *Sequencer) reply(n *node, m *placementpb.FromSequencer, round, barrier uint64) {
 	switch {
-	case round <= s.confirmedRound && entry <= s.applied:
+	case round <= s.confirmedRound && barrier <= s.applied:
 		s.emit(n, m)
-	case entry <= s.applied:
+	case barrier <= s.applied:
 		s.byRound.replies = append(s.byRound.replies, reply{n, m, round, 0})
 	default:
-		s.byEntry = append(s.byEntry, reply{n, m, round, entry})
+		s.byBarrier = append(s.byBarrier, reply{n, m, round, barrier})
 	}
 }
 
@@ -188,9 +188,9 @@ func (s *Sequencer) flushReplies() {
 		clear(q.replies[n:])
 		q.replies, q.head = q.replies[:n], 0
 	}
-	if len(s.byEntry) > 0 {
-		s.byEntry = slices.DeleteFunc(s.byEntry, func(r reply) bool {
-			if r.round > s.confirmedRound || r.entry > s.applied {
+	if len(s.byBarrier) > 0 {
+		s.byBarrier = slices.DeleteFunc(s.byBarrier, func(r reply) bool {
+			if r.round > s.confirmedRound || r.barrier > s.applied {
 				return false
 			}
 			s.emit(r.node, r.message)

@@ -223,7 +223,7 @@ func (s *Sequencer) query(n *node, q *placementpb.Query) {
 			newer = s.newerDescriptors(q.Ranges)
 		}
 		// The descriptors may rest on an entry that is not committed (I6).
-		s.refuseQuery(n, q, reason, newer, s.directoryProposal)
+		s.refuseQuery(n, q, reason, newer, s.directoryBarrier)
 		return
 	}
 	m := s.to(n)
@@ -295,10 +295,10 @@ func (s *Sequencer) newerDescriptors(ranges []*placementpb.RangeEpoch) []*rangep
 	return newer
 }
 
-func (s *Sequencer) refuseQuery(n *node, q *placementpb.Query, reason placementpb.RefusalReason, newer []*rangepb.RangeDescriptor, entry uint64) {
+func (s *Sequencer) refuseQuery(n *node, q *placementpb.Query, reason placementpb.RefusalReason, newer []*rangepb.RangeDescriptor, barrier uint64) {
 	m := s.to(n)
 	m.Body = &placementpb.FromSequencer_Query{Query: &placementpb.QueryAnswer{
 		Id: q.Id, Refused: true, Reason: reason, Descriptors: newer,
 	}}
-	s.reply(n, m, 0, entry)
+	s.reply(n, m, 0, barrier)
 }

@@ -33,7 +33,7 @@ func (s *Sequencer) register(n *node, r *placementpb.Register) {
 // maybeOpen takes the step of R3 b for a registration that waits, if it can. A
 // sleeping range is made active first, also for a split that waits for it.
 func (s *Sequencer) maybeOpen(x *ledger) {
-	if x.asking == nil && len(x.splits) == 0 || x.proposal > s.applied || s.phase != serving {
+	if x.asking == nil && len(x.splits) == 0 || x.barrier > s.applied || s.phase != serving {
 		return
 	}
 	if !x.active {
@@ -112,13 +112,13 @@ func (s *Sequencer) activate(x *ledger) {
 		if a, ok := last.command.Command.(*placementpb.MetaCommand_Activate); ok {
 			a.Activate.RangeIds = append(a.Activate.RangeIds, x.id)
 			last.ledgers = append(last.ledgers, x)
-			x.proposal = s.proposed
+			x.barrier = s.proposed
 			return
 		}
 	}
 	s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Activate{
 		Activate: &placementpb.Activate{RangeIds: []uint64{x.id}}}}, proposal{ledgers: []*ledger{x}})
-	x.proposal = s.proposed
+	x.barrier = s.proposed
 }
 
 // wake asks the nodes of all replicas that have a session to load the range.
@@ -181,7 +181,7 @@ func (s *Sequencer) report(r *placementpb.Report) {
 func (s *Sequencer) deactivate(n *node, d *placementpb.Deactivate) {
 	x := s.ledgers.get(d.RangeId)
 	if x == nil || !x.openFor(n, n.session, d.Term) || x.last != d.Resolved ||
-		x.unreported() || x.proposal > s.applied || x.asking != nil || len(x.splits) > 0 {
+		x.unreported() || x.barrier > s.applied || x.asking != nil || len(x.splits) > 0 {
 		s.refuseDeactivate(n, d)
 		return
 	}
@@ -190,7 +190,7 @@ func (s *Sequencer) deactivate(n *node, d *placementpb.Deactivate) {
 	x.active = false
 	s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Deactivate{
 		Deactivate: &placementpb.DeactivateRange{RangeId: x.id, Mark: x.last}}}, proposal{ledgers: []*ledger{x}})
-	x.proposal = s.proposed
+	x.barrier = s.proposed
 	s.sayDeactivated(x, n, d, false)
 }
 

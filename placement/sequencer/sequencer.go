@@ -130,10 +130,10 @@ type Sequencer struct {
 	ledgers ledgerTable
 	// directory is every ledger in the order of spans.
 	directory []*ledger
-	// directoryProposal is the newest proposal that changes the directory.
-	directoryProposal uint64
-	// compactProposal is the newest proposal that compacts.
-	compactProposal uint64
+	// directoryBarrier is the number of the newest proposal that changes the
+	// directory, compactBarrier of the newest that compacts.
+	directoryBarrier uint64
+	compactBarrier   uint64
 
 	nodes     map[uint64]*node
 	nodeOrder []*node
@@ -145,21 +145,23 @@ type Sequencer struct {
 	wantRound      bool
 	confirmedRound uint64
 
-	// Proposals of this term count from 1; they are applied in order.
-	proposed  uint64
-	applied   uint64
+	// Proposals of this term count from 1; they are applied in order. A number
+	// that something waits for is called a barrier.
+	proposed  uint64     // number of the newest
+	applied   uint64     // number of the newest that is applied
 	proposals []proposal // proposed-applied of them
 	unsent    int        // the last ones, not yet given out by Ready
 
 	// owners of transactions that are proposed and not applied.
 	owners map[ownerID]uint64
 
-	held    []*placementpb.ToSequencer // wait for serving, or for the bound
-	byRound replyQueue                 // replies that wait for a round
-	byEntry []reply                    // replies that wait for an entry, too
-	waiting []*ledger                  // ledgers whose outbox is not empty
-	lonely  map[uint64]int             // active and not open -> ticks since
-	splits  int                        // split requests that wait, over all ranges
+	// Where something waits: the table of waiting rooms in ../DESIGN.md.
+	held      []*placementpb.ToSequencer // wait for serving, or for the bound
+	byRound   replyQueue                 // replies that wait for a round
+	byBarrier []reply                    // replies that wait for a barrier, too
+	waiting   []*ledger                  // ledgers whose outbox is not empty
+	lonely    map[uint64]int             // active and not open -> ticks since
+	splits    int                        // split requests that wait, over all ranges
 
 	// changes orders the ledgers by when cuts last had something new on them.
 	changes   changeList

@@ -83,8 +83,8 @@ func (s *Sequencer) split(x *ledger, r splitRequest) {
 	s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Split{
 		Split: &placementpb.Split{Left: left, Right: right, Revision: x.last}}},
 		proposal{ledgers: []*ledger{x, y}, decided: []*placementpb.Decided{entry}, node: r.node, session: r.session, request: r.id})
-	x.proposal, y.proposal = s.proposed, s.proposed
-	s.directoryProposal = s.proposed
+	x.barrier, y.barrier = s.proposed, s.proposed
+	s.directoryBarrier = s.proposed
 
 	to := s.nodes[x.reg.node]
 	m := s.to(to)
@@ -97,7 +97,7 @@ func (s *Sequencer) refuseSplit(r splitRequest, reason placementpb.RefusalReason
 	m.Session = r.session
 	m.Body = &placementpb.FromSequencer_Split{Split: &placementpb.SplitResult{Id: r.id, Refused: true, Reason: reason}}
 	// BOUNDARY_EXISTS may rest on a split that is only proposed (I6).
-	s.reply(r.node, m, 0, s.directoryProposal)
+	s.reply(r.node, m, 0, s.directoryBarrier)
 }
 
 // tickSplits refuses splits that waited too long for a leader.
@@ -127,7 +127,7 @@ func (s *Sequencer) compact(n *node, c *placementpb.CompactRequest) {
 		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_COMPACTED, s.roundNeeded(), 0)
 	case c.Revision <= s.compacted:
 		// It rests on a compaction that is only proposed (I6).
-		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_COMPACTED, s.roundNeeded(), s.compactProposal)
+		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_COMPACTED, s.roundNeeded(), s.compactBarrier)
 	case c.Revision > s.next-1:
 		s.refuseCompact(n, c, placementpb.RefusalReason_REFUSAL_REASON_FUTURE_REVISION, s.roundNeeded(), 0)
 	default:
@@ -135,13 +135,13 @@ func (s *Sequencer) compact(n *node, c *placementpb.CompactRequest) {
 		s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Compact{
 			Compact: &placementpb.Compact{Revision: c.Revision}}},
 			proposal{node: n, session: n.session, request: c.Id})
-		s.compactProposal = s.proposed
+		s.compactBarrier = s.proposed
 	}
 }
 
-func (s *Sequencer) refuseCompact(n *node, c *placementpb.CompactRequest, reason placementpb.RefusalReason, round, entry uint64) {
+func (s *Sequencer) refuseCompact(n *node, c *placementpb.CompactRequest, reason placementpb.RefusalReason, round, barrier uint64) {
 	m := s.to(n)
 	m.Body = &placementpb.FromSequencer_Compact{Compact: &placementpb.CompactResult{
 		Id: c.Id, Refused: true, Reason: reason, Revision: s.next - 1}}
-	s.reply(n, m, round, entry)
+	s.reply(n, m, round, barrier)
 }

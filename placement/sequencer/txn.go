@@ -48,7 +48,7 @@ func (s *Sequencer) commit(n *node, raw *placementpb.ToSequencer, t *placementpb
 	last := &s.proposals[len(s.proposals)-1]
 	for _, part := range t.Participants {
 		x := s.ledgers.get(part.RangeId)
-		x.proposal = s.proposed
+		x.barrier = s.proposed
 		last.ledgers = append(last.ledgers, x)
 		to := s.nodes[x.reg.node]
 		m := s.to(to)
