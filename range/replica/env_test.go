@@ -342,7 +342,19 @@ func (e networkEnd) Send(group uint64, msgs []*raftpb.Message) {
 	}
 }
 
-// deliver hands over what is under way between nodes that are connected.
+// pass hands over what is under way from one node to another, all at once.
+func (w *network) pass(from, to uint64) (worked bool) {
+	link := [2]uint64{from, to}
+	msgs := w.queues[link]
+	delete(w.queues, link)
+	for _, s := range msgs {
+		w.nodes[to].store.Post(s.group, s.m)
+	}
+	return len(msgs) > 0
+}
+
+// deliver hands over what is under way between nodes that are connected, and
+// loses the rest.
 func (w *network) deliver(connected func(from, to uint64) bool) (worked bool) {
 	var links [][2]uint64
 	for l := range w.queues {

@@ -131,13 +131,16 @@ func (r *Replica) lookAtLeadership() {
 }
 
 // refuseOrElect sends requests to the leader, or starts an election if there is
-// none.
+// none. What was proposed is not refused: of that, only writes are left whose
+// effects are staged in the batch of this round, and committed answers them.
 func (r *Replica) refuseOrElect() {
 	if leader := r.group.Leader(); leader != 0 {
 		r.needed = false
 		for q := r.live.first; q != nil; {
 			next := q.next
-			r.refuse(q, r.notLeader(leader))
+			if q.stage != stageProposed {
+				r.refuse(q, r.notLeader(leader))
+			}
 			q = next
 		}
 		return
@@ -177,9 +180,10 @@ func (r *Replica) staleEpoch(desc *rangepb.RangeDescriptor) error {
 	return &RangeError{Kind: StaleEpoch, RangeID: r.cfg.RangeID, Descriptor: desc}
 }
 
-// loseLeadership ends the leadership: what is in the log has an unknown fate,
-// everything else was not applied and is not any more (pitfalls: no
-// re-proposals, ever). Latches are void: no S accepts them under a later term.
+// loseLeadership ends the leadership: what is in flight and not applied has an
+// unknown fate, what is not proposed was not applied and is not any more
+// (pitfalls: no re-proposals, ever). What is applied, and not visible yet, is
+// answered by committed. Latches are void: no S accepts them under a later term.
 func (r *Replica) loseLeadership() {
 	r.log.Info("no longer leads", zap.Uint64("term", r.lead.term))
 	r.dropRegistration()

@@ -56,7 +56,9 @@ type scenario struct {
 //	                                           split key= rev= meta= right= epoch=
 //	unlatched owner=   deactivated [refused]   wake   nudge
 //	          all of S: [range=] [term=] [e=] [session=] [node=]
-//	sync [node=]   settle   tick [n=] [node=]   deliver   isolate node=   connect node=   elect node=
+//	sync [node=]   settle   tick [n=] [node=]   isolate node=   connect node=
+//	deliver | pass from= to=         all Raft messages that are under way | those of one link
+//	elect node= [alone]              it campaigns; alone: and that is all for now
 //	crash [node=]  read key= [rev=]   dump [rev=]   state   await name= rev= [epoch=] [range=]
 func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 	s.trace.Reset()
@@ -179,12 +181,19 @@ func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 	case "deliver":
 		s.runAll()
 		s.net.deliver(s.connected)
+	case "pass":
+		s.runAll()
+		if !s.net.pass(num("from", 0), num("to", 0)) {
+			s.say("nothing to pass")
+		}
 	case "elect":
 		// As if the leader had handed over: no clock takes part.
 		term := n.loaded[rng].Status().Raft.Term
 		from := id%3 + 1
 		n.store.Post(rng, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &from, To: &id, Term: &term})
-		s.settle()
+		if !td.HasArg("alone") {
+			s.settle()
+		}
 	case "isolate":
 		s.cut[id] = true
 	case "connect":

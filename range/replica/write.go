@@ -68,7 +68,12 @@ func (r *Replica) enter(q *request) {
 }
 
 // refuse answers a request that was not proposed, and lets go what waits for it.
+// One that was proposed may be applied, or be about to: a refusal would have it
+// sent again.
 func (r *Replica) refuse(q *request, err error) {
+	if q.stage == stageProposed {
+		panic(fmt.Sprintf("replica: range %d: a write is refused that was proposed: %v", r.cfg.RangeID, err))
+	}
 	if q.latch == nil {
 		r.finish(q, WriteResult{Err: err})
 		return
