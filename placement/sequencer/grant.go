@@ -34,8 +34,10 @@ func (s *Sequencer) grant(n *node, raw *placementpb.ToSequencer, g *placementpb.
 	}
 	count := int64(g.Count)
 	if len(s.held) > 0 {
-		// Behind what is held: a range is answered in the order of its requests
-		// (R4), also with a refusal.
+		// Behind what is held: the grants of a range are answered in the order in
+		// which they were asked (R4), also with a refusal. A registration is
+		// answered at once; what is held may then be granted above its r0, and its
+		// leader makes that Resolve.
 		s.hold(n, raw)
 		s.exhausted(count)
 		return

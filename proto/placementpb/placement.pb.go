@@ -917,7 +917,8 @@ type Registered struct {
 	// range or its epoch is unknown.
 	Refused bool   `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	Reason  string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// r0 = last(X).
+	// r0 = last(X). Grants that were asked before, under the same term and
+	// session, may come later and be above it.
 	R0 int64 `protobuf:"varint,5,opt,name=r0,proto3" json:"r0,omitempty"`
 	// decided entries the range has not reported, in order.
 	Decided []*Decided `protobuf:"bytes,6,rep,name=decided,proto3" json:"decided,omitempty"`

@@ -92,6 +92,7 @@ type registration struct {
 	phase          regPhase
 	e, session     uint64
 	firstSeq       uint64 // of grants asked under it
+	r0             int64
 	resolveIn      uint64 // proposal with its Resolve(r0)
 	notBefore      uint64 // tick before which it is not asked again
 	refusedAlready bool   // logged
@@ -392,7 +393,7 @@ func (r *Replica) handleRegistered(m *placementpb.Registered) {
 	}
 	p := r.stage(command{kind: commandResolve, revision: m.R0}, proposed{})
 	l.reg.resolveIn = p.seq
-	l.reg.firstSeq = l.nextSeq
+	l.reg.firstSeq, l.reg.r0 = l.nextSeq, m.R0
 	l.reg.refusedAlready = false
 	l.idleTicks = 0
 	r.needed = false

@@ -231,9 +231,13 @@ func leasesOf(q *request) (ids []int64) {
 // handleGrant gives revisions to the first writes of the queue.
 func (r *Replica) handleGrant(g *placementpb.Grant) {
 	l := &r.lead
-	if l.reg.phase != regOpen || g.Term != l.term || g.Seq < l.reg.firstSeq {
-		// Asked before the registration was renewed: its r0 is not below the
-		// revisions of the grant, and its Resolve ends them.
+	if l.reg.phase != regOpen || g.Term != l.term {
+		// What S says of a range comes in order, so the revisions of the grant are
+		// not above the r0 of the registration to come, whose Resolve ends them.
+		return
+	}
+	if g.Seq < l.reg.firstSeq {
+		r.handleLateGrant(g)
 		return
 	}
 	l.instant = l.askedIn == r.flushes
@@ -275,6 +279,22 @@ func (r *Replica) handleGrant(g *placementpb.Grant) {
 		r.log.Warn("no longer registered", zap.Stringer("state", r))
 		r.dropRegistration()
 		l.reg.notBefore = r.tick + 1
+	}
+}
+
+// handleLateGrant takes a grant that was asked before the leader registered again
+// under the same (e, T, session). S keeps requests that wait for the bound and
+// answers registrations meanwhile, so its revisions may be above r0: nobody wants
+// them any more, and they become Resolve (R4).
+func (r *Replica) handleLateGrant(g *placementpb.Grant) {
+	l := &r.lead
+	last := g.First + int64(g.Count) - 1
+	switch {
+	case g.Refused || last <= l.reg.r0:
+	case g.First <= l.logRevision:
+		r.distrust("a granted revision does not grow (I1)", zap.Int64("granted", g.First))
+	default:
+		r.stage(command{kind: commandResolve, revision: last}, proposed{})
 	}
 }
 
