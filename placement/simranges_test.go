@@ -69,8 +69,12 @@ type rangeLeader struct {
 	queue          []simWrite
 	nextSeq        uint64
 	asked          int // of the queue
-	latch          *placementpb.TxnID
-	deactivating   bool
+	// firstSeq of the queue since the last registration was asked for, r0 of the
+	// last answer; dropped is the highest revision granted while there was none.
+	firstSeq     uint64
+	r0, dropped  int64
+	latch        *placementpb.TxnID
+	deactivating bool
 }
 
 type simWrite struct {
@@ -215,8 +219,8 @@ func (s *sim) rangeStep() {
 	case p < 288:
 		n := pick(s, s.nodes)
 		n.c.Compact(s.rng.Int64N(s.acked+3), func(*placementpb.CompactResult, error) {})
-	case p < 292: // something waits too long: a leader registers again
-		if l := x.true; l != nil && (!l.registered || len(l.queue) == 0) {
+	case p < 292: // something waits too long, or was dropped: a leader registers again
+		if l := x.true; l != nil && (!l.registered || len(l.queue) == 0 || s.one(2)) {
 			s.register(l)
 		}
 	}
@@ -269,7 +273,7 @@ func (s *sim) register(l *rangeLeader) {
 	}
 	l.outstanding++
 	l.epoch, l.session, l.registered, l.deactivating = epoch, session, false, false
-	l.queue, l.asked = nil, 0
+	l.queue, l.asked, l.firstSeq = nil, 0, l.nextSeq
 	l.n.c.Send(&placementpb.ToSequencer{Session: session, Body: &placementpb.ToSequencer_Register{
 		Register: &placementpb.Register{RangeId: l.x.id, Epoch: l.desc().Epoch, Term: l.term}}})
 }
@@ -368,7 +372,10 @@ func (s *sim) registered(l *rangeLeader, g *placementpb.Registered) {
 	if l.highest() > g.R0 && l.epoch == s.term {
 		s.failf("R3: r%d: r0=%d, the log of term %d has %d", l.x.id, g.R0, l.term, l.highest())
 	}
-	l.registered = true
+	if l.dropped > g.R0 {
+		s.failf("R3: r%d: r0=%d, but %d was granted before", l.x.id, g.R0, l.dropped)
+	}
+	l.registered, l.r0 = true, g.R0
 	// A deposed S may know less than the log has.
 	s.rangeAppend(l, rangeEntry{rev: max(g.R0, l.highest()), kind: entryResolve})
 	l.barrier = l.end()
@@ -422,7 +429,19 @@ func (s *sim) takeDecided(l *rangeLeader, d *placementpb.Decided) {
 
 // granted uses the revisions of a grant in queue order (R4).
 func (s *sim) granted(l *rangeLeader, g *placementpb.Grant) {
-	if !l.registered {
+	last := g.First + int64(g.Count) - 1
+	switch {
+	case !l.registered:
+		if !g.Refused {
+			l.dropped = max(l.dropped, last)
+		}
+		return
+	case g.Seq < l.firstSeq:
+		// Asked before the leader registered again: nobody wants it any more.
+		if !g.Refused && last > l.r0 {
+			s.counts.late++
+			s.rangeAppend(l, rangeEntry{rev: last, kind: entryResolve})
+		}
 		return
 	}
 	for i := range uint64(g.Count) {

@@ -44,7 +44,7 @@ func TestRandomHistoriesKeepTheInvariants(t *testing.T) {
 	for name, n := range map[string]int{
 		"writes": total.writes, "reads": total.reads, "transactions": total.txns, "splits": total.splits,
 		"deactivations": total.sleeps, "sequencers": total.elections, "aborts": total.aborts, "hand-overs": total.handovers,
-		"hand-overs of decided entries": total.handed, "lost grants": total.lostGrants,
+		"hand-overs of decided entries": total.handed, "lost grants": total.lostGrants, "grants after a later registration": total.late,
 		"transactions decided while a new leader registers": total.racing, "refused stale queries": total.stale,
 	} {
 		if n < max(1, seeds/8) {
@@ -54,7 +54,7 @@ func TestRandomHistoriesKeepTheInvariants(t *testing.T) {
 }
 
 type counts struct {
-	writes, reads, txns, splits, sleeps, elections, aborts, handovers, handed, lostGrants, racing, stale int
+	writes, reads, txns, splits, sleeps, elections, aborts, handovers, handed, lostGrants, late, racing, stale int
 }
 
 func (c *counts) add(o counts) {
@@ -68,6 +68,7 @@ func (c *counts) add(o counts) {
 	c.handovers += o.handovers
 	c.handed += o.handed
 	c.lostGrants += o.lostGrants
+	c.late += o.late
 	c.racing += o.racing
 	c.stale += o.stale
 }
