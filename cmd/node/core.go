@@ -338,6 +338,21 @@ func (c *Core) takeCut(cut *placementpb.Cut) {
 	}
 }
 
+// nudgeTicks is how long the frontier waits for a range before it is nudged: an
+// election timeout.
+const nudgeTicks = 10
+
+// Tick passes one tick, the heartbeat interval, to what the store does not drive:
+// reads that have waited for more than awaitTicks are given up, and ranges that
+// keep the frontier back are nudged.
+func (c *Core) Tick(awaitTicks int) {
+	c.Readers.Tick(awaitTicks)
+	for _, id := range c.Frontier.Tick(nudgeTicks) {
+		c.log.Info("the frontier waits for a range: nudged", zap.Uint64("range", id))
+		c.Store.Post(id, replica.Nudge{})
+	}
+}
+
 // Applied is the replicas' event sink.
 func (c *Core) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
 	c.Watch.Applied(rangeID, resolved, events)

@@ -161,7 +161,7 @@ func (n *Node) run(ctx context.Context) error {
 	c.Store.Start(context.WithoutCancel(ctx))
 	c.Watch.Start()
 	c.Compactor.Start(func(err error) { n.fail(err) })
-	n.background(n.tickReaders)
+	n.background(n.tick)
 	n.background(n.watchStore)
 	n.background(n.tendKnown)
 	c.Begin()
@@ -182,7 +182,7 @@ func (n *Node) background(fn func()) { n.running.Go(fn) }
 // request timeout comes first.
 const awaitTicks = 600
 
-func (n *Node) tickReaders() {
+func (n *Node) tick() {
 	t := time.NewTicker(n.cfg.HeartbeatInterval)
 	defer t.Stop()
 	for {
@@ -190,7 +190,7 @@ func (n *Node) tickReaders() {
 		case <-n.stopping:
 			return
 		case <-t.C:
-			n.core.Readers.Tick(awaitTicks)
+			n.core.Tick(awaitTicks)
 		}
 	}
 }

@@ -61,6 +61,13 @@ type mark struct {
 	complete int64
 	// (oldestR, oldestM) is the oldest unsatisfied cut.
 	oldestR, oldestM int64
+	patience         patience // with it
+}
+
+// wait makes the newest cut, of revision r, the oldest unsatisfied one.
+func (x *mark) wait(r int64) {
+	x.oldestR, x.oldestM = r, x.m
+	x.patience = patience{}
 }
 
 // NewFrontier returns a frontier that has seen no cut.
@@ -142,7 +149,7 @@ func (f *Frontier) changeLayoutLocked(c *placementpb.Cut, before int64) {
 		if m, ok := ms[d.RangeId]; ok {
 			x.m = m
 		}
-		x.oldestR, x.oldestM = f.mu.revision, x.m
+		x.wait(f.mu.revision)
 		next = append(next, x)
 		pending[x.id] = x
 	}
@@ -175,7 +182,7 @@ func (f *Frontier) settleLocked(x *mark, before int64) {
 		f.mu.least.set(x.position, math.MaxInt64)
 	case !pending:
 		x.complete = before
-		x.oldestR, x.oldestM = f.mu.revision, x.m
+		x.wait(f.mu.revision)
 		f.mu.pending[x.id] = x
 		f.mu.least.set(x.position, x.complete)
 	case resolved >= x.oldestM:
@@ -183,7 +190,7 @@ func (f *Frontier) settleLocked(x *mark, before int64) {
 			x.complete = x.oldestR
 			f.mu.least.set(x.position, x.complete)
 		}
-		x.oldestR, x.oldestM = f.mu.revision, x.m
+		x.wait(f.mu.revision)
 	}
 }
 
@@ -276,7 +283,7 @@ func (f *Frontier) starts() ([][]byte, uint64) {
 }
 
 // Lagging returns the ids of the ranges that keep the frontier back, in
-// ascending order, for nudging them (revisions.md R5).
+// ascending order, for who wants to know why it stays.
 func (f *Frontier) Lagging() []uint64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -20,6 +20,7 @@ import (
 //	apply range=<id> resolved=<r> with lines "<revision> put|del <key>"
 //	loaded range=<id> resolved=<r> with the same lines: a replica found on disk
 //	complete [<start> <end|->]: up to where the span is complete
+//	tick n=<ticks>: time passes; ranges are nudged after 10
 //	watch [start=<k>] [end=<k>] [rev=<r>] current=<R>: create on the stream
 //	progress current=<R>, cancel id=<id>
 //	read: carry out one read of history
@@ -94,6 +95,14 @@ func TestScenarios(t *testing.T) {
 					start, end = bound(d.CmdArgs[0].Key), bound(d.CmdArgs[1].Key)
 				}
 				return fmt.Sprintf("%d lagging=%v\n", f.Complete(start, end), f.Lagging())
+			case "tick":
+				var b strings.Builder
+				for i := range arg("n") {
+					if ids := f.Tick(10); len(ids) > 0 {
+						fmt.Fprintf(&b, "after %d: nudge %v\n", i+1, ids)
+					}
+				}
+				return b.String()
 			case "watch":
 				r := CreateRequest{Current: arg("current"), StartRevision: arg("rev")}
 				_, r.Compacted = f.Revision()

@@ -201,7 +201,7 @@ func (w *world) step() error {
 		}
 	case p < 640:
 		n.core.Store.Tick()
-		n.core.Readers.Tick(200)
+		n.core.Tick(200)
 		if err := n.core.Store.PollSpace(); err != nil {
 			return err
 		}
@@ -274,7 +274,7 @@ func (w *world) quiesce(done func() bool) error {
 		case 6:
 			if i%64 == 6 {
 				w.node.core.Store.Tick()
-				w.node.core.Readers.Tick(200)
+				w.node.core.Tick(200)
 				err = w.node.core.Store.PollSpace()
 			}
 			w.clock.fire()
