@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -234,6 +235,30 @@ func TestCloseSaysWhatMayBeAppliedAndWhatIsNot(t *testing.T) {
 	}
 	if !errors.Is(waiting.Err, errDied) || !replica.NotApplied(waiting.Err) {
 		t.Errorf("waiting: %v", waiting.Err)
+	}
+}
+
+// TestACommitThatFailsLeavesTheFateUnknown: the effects are staged and their batch
+// is not committed. The log has them, so the next process applies them.
+func TestACommitThatFailsLeavesTheFateUnknown(t *testing.T) {
+	n := newInstantNode(t, descriptor(1, "", "", 1, 1))
+	mustWrite(t, n.do(1, put("a", "0")))
+	var got []replica.WriteResult
+	n.store.Post(1, &replica.Write{Epoch: 1, Req: put("a", "1"), Done: func(r replica.WriteResult) { got = append(got, r) }})
+	n.run()
+	n.sync()                // of the log
+	n.dieAt = n.commits + 1 // of the effects
+	if _, err := n.store.RunRound(0); !errors.Is(err, errDied) {
+		t.Fatalf("the round of the failed commit: %v", err)
+	}
+	if len(got) != 1 || !errors.Is(got[0].Err, replica.ErrUnknownFate) {
+		t.Fatalf("answers: %+v, want one that says that the fate is unknown", got)
+	}
+	n.crash(vfs.CrashCloneCfg{})
+	n.store.Load(1)
+	n.settle()
+	if kv := n.keyValue("a"); kv == nil || string(kv.Value) != "1" {
+		t.Errorf("a is %v after the restart, want 1", kv)
 	}
 }
 
