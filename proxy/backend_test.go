@@ -72,13 +72,25 @@ func newBackend(t testing.TB, cfg router.Config, boundaries ...string) *backend 
 		b.mu.dir = append(b.mu.dir, &rangepb.RangeDescriptor{RangeId: uint64(i + 1), Epoch: 1, Start: []byte(start), End: []byte(end)})
 		start = end
 	}
-	cfg.Ranges, cfg.Sequencer, cfg.Frontier = b, b, b
-	if b.router, err = router.New(cfg); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.router.Stop)
-	b.cut()
+	b.router = b.newRouter(cfg)
 	return b
+}
+
+func (b *backend) newRouter(cfg router.Config) *router.Router {
+	cfg.Ranges, cfg.Sequencer, cfg.Frontier = b, b, b
+	r, err := router.New(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(r.Stop)
+	b.cut(r)
+	return r
+}
+
+// impatient has a server's requests time out as soon as they wait for anything.
+// What the backend answers at once needs no waiting, however slow the machine is.
+func (b *backend) impatient(c *Config) {
+	c.Router = b.newRouter(router.Config{RequestTimeout: time.Nanosecond})
 }
 
 type quiet struct{}
@@ -87,8 +99,8 @@ func (quiet) Infof(string, ...any)              {}
 func (quiet) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 func (quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-func (b *backend) cut() {
-	if err := b.router.Cut(&placementpb.Cut{First: true, Revision: b.mu.next - 1, Descriptors: b.mu.dir}); err != nil {
+func (b *backend) cut(r *router.Router) {
+	if err := r.Cut(&placementpb.Cut{First: true, Revision: b.mu.next - 1, Descriptors: b.mu.dir}); err != nil {
 		b.t.Fatal(err)
 	}
 }

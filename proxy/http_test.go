@@ -39,7 +39,7 @@ func httpGet(t *testing.T, addr, path string) (int, string, http.Header) {
 
 // TestHTTPEndpoints: contract 2.2, on the port that gRPC uses.
 func TestHTTPEndpoints(t *testing.T) {
-	b := newBackend(t, router.Config{RequestTimeout: 50 * time.Millisecond})
+	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)
 	if _, err := newClient(t, addr).Put(t.Context(), "a", "1"); err != nil {
 		t.Fatal(err)
@@ -97,6 +97,7 @@ func TestHTTPEndpoints(t *testing.T) {
 	expect("/health?serializable=true", 200, `{"health":"true","reason":""}`)
 	b.noLeader.Store(false)
 	b.silent.Store(true)
+	_, addr = startServer(t, b, b.impatient)
 	if code, body, _ := httpGet(t, addr, "/health"); code != 503 || !strings.HasPrefix(body, `{"health":"false","reason":"RANGE ERROR:`) {
 		t.Errorf("/health: %d %s", code, body)
 	}
@@ -382,9 +383,6 @@ func TestDrainLetsRequestsEnd(t *testing.T) {
 	b := newBackend(t, router.Config{RequestTimeout: 200 * time.Millisecond})
 	s, addr := startServer(t, b)
 	kv := pb.NewKVClient(dial(t, addr))
-	if _, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte("a")}); err != nil {
-		t.Fatal(err)
-	}
 	b.silent.Store(true)
 	under := make(chan error, 1)
 	go func() {

@@ -260,11 +260,12 @@ func TestRangeStreamKeepsItsRevision(t *testing.T) {
 // TestSilentSequencer: X8, E2, R10. Without S linearizable requests time out as
 // etcd's do, and serializable ones are served.
 func TestSilentSequencer(t *testing.T) {
-	b := newBackend(t, router.Config{RequestTimeout: 100 * time.Millisecond})
+	b := newBackend(t, router.Config{RequestTimeout: time.Hour})
 	_, addr := startServer(t, b)
-	c := newClient(t, addr)
+	patient := pb.NewKVClient(dial(t, addr))
+	_, addr = startServer(t, b, b.impatient)
 	kv := pb.NewKVClient(dial(t, addr))
-	if _, err := c.Put(t.Context(), "a", "1"); err != nil {
+	if _, err := newClient(t, addr).Put(t.Context(), "a", "1"); err != nil {
 		t.Fatal(err)
 	}
 	b.silent.Store(true)
@@ -280,7 +281,7 @@ func TestSilentSequencer(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("a")}); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := patient.Range(ctx, &pb.RangeRequest{Key: []byte("a")}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("read with a deadline: %v", err)
 	}
 }
