@@ -45,7 +45,7 @@ func (o *ask[T]) start() {
 				return
 			}
 		}
-		if err != nil {
+		if err != nil && !errors.As(err, new(*RangeError)) { // a range's comes before S is asked
 			err = fmt.Errorf("%w (%w)", ErrUnknownFate, err)
 		}
 		if o.ended.CompareAndSwap(false, true) {

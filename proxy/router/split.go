@@ -129,6 +129,10 @@ func (s *latchedSplit) latched(err error) {
 		s.r.learn(re.Descriptors)
 		s.done(&placementpb.SplitResult{Refused: true, Reason: placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH}, nil)
 		return
+	case errors.As(err, &re) && re.Kind == Corrupt:
+		// Nobody could apply the split, and S does not know.
+		s.done(nil, err)
+		return
 	case err != nil:
 		// Not asked for again: the latches of a leader that has lost its place are void
 		// (R7). A transaction that holds one all the same, of the next leader or of

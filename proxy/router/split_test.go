@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -184,6 +185,27 @@ func TestSplitGoesOnWhenItsLatchIsRefused(t *testing.T) {
 		}
 		w.drain()
 	}
+}
+
+// A split of a range whose data is damaged is refused at once: nobody could apply
+// it, and S, which does not know, would be asked until the client gives up.
+func TestSplitOfADamagedRangeIsRefused(t *testing.T) {
+	w := newWorld(t, 1)
+	latches, answers := 0, 0
+	w.router.cfg.Ranges = refusingRanges{fakeRanges{w}, Corrupt, &latches}
+	w.sendCut()
+	w.router.startSplit([]byte("m"), func(res splitResult, err error) {
+		answers++
+		var re *RangeError
+		if res != nil || !errors.As(err, &re) || re.Kind != Corrupt || errors.Is(err, ErrUnknownFate) {
+			t.Errorf("%v, %v", res, err)
+		}
+	})
+	w.until("latch").f()
+	if answers != 1 || latches != 1 {
+		t.Errorf("%d answers after %d latches", answers, latches)
+	}
+	w.drain()
 }
 
 // Whoever leaves a split before S was asked leaves nothing behind.
