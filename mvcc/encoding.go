@@ -9,6 +9,8 @@ import (
 	"math/bits"
 
 	"github.com/hawser-kv/hawser/range/keys"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 // The rows of this package in the engine.
@@ -75,7 +77,7 @@ const (
 )
 
 var (
-	errCorruptRow = errors.New("mvcc: corrupt row")
+	errCorruptRow = fmt.Errorf("mvcc: corrupt row: %w", pebble.ErrCorruption)
 	errRowFormat  = errors.New("mvcc: row format not known to this version")
 )
 

@@ -58,7 +58,7 @@ const (
 
 // ErrCorrupt is returned by Load for rows that this package did not write, or
 // not in this version.
-var ErrCorrupt = errors.New("counts: corrupt checkpoint")
+var ErrCorrupt = fmt.Errorf("counts: corrupt checkpoint: %w", pebble.ErrCorruption)
 
 var (
 	noteRow = []byte{rowFormat}
