@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
@@ -49,18 +50,34 @@ type FatalError struct {
 	Message string
 	// Cause is the error that the engine named, nil if it named none.
 	Cause error
+	// Locked: the engine gave up with locks held. No call that writes to it
+	// returns, nor does closing it.
+	Locked bool
 }
 
 func (e *FatalError) Error() string { return "engine: " + e.Message }
 func (e *FatalError) Unwrap() error { return e.Cause }
 
-// catchFatal turns the end that the engine makes of a failed commit (see
-// EngineLogger) into an error. Any other panic goes on.
+// Guard calls fn, which writes to an engine opened with EngineLogger or closes
+// it. What the engine makes of a failed write becomes an error.
+func Guard(fn func() error) (err error) {
+	defer catchFatal(&err)
+	return fn()
+}
+
+// catchFatal turns the end that the engine makes of a failed commit into an
+// error: the call of EngineLogger's Fatalf, or, when an earlier write to its log
+// has failed meanwhile, a panic with that write's error within the commit
+// pipeline's lock. Any other panic goes on.
 func catchFatal(err *error) {
 	switch r := recover().(type) {
 	case nil:
 	case *FatalError:
 		*err = r
+	case runtime.Error:
+		panic(r)
+	case error:
+		*err = &FatalError{Message: fmt.Sprintf("commit: %v", r), Cause: r, Locked: true}
 	default:
 		panic(r)
 	}

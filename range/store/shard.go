@@ -224,7 +224,7 @@ func (s *shard) load(sl *slot) error {
 	m, err := s.store.cfg.Loader(sl.id)
 	if err != nil {
 		err = fmt.Errorf("load group %d: %w", sl.id, err)
-		if errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, raftlog.ErrFormat) {
+		if errors.Is(err, ErrNotServed) || errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, raftlog.ErrFormat) {
 			s.store.cfg.Logger.Error("group is not served", zap.Uint64("group", sl.id), zap.Error(err))
 			sl.failure = err
 		}

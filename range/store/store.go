@@ -28,6 +28,9 @@ var (
 	// ErrNoSpace refuses new writes while the disk is nearly full. It is also in
 	// the chain of the fault when the engine ran into the end of the disk.
 	ErrNoSpace = errors.New("store: no space left")
+	// ErrNotServed is wrapped by the error of a Loader that another attempt would
+	// not change: the group's data is damaged, or a newer release wrote it.
+	ErrNotServed = errors.New("store: group is not served")
 )
 
 // Config says how a store works. Zero values mean defaults.
@@ -35,7 +38,8 @@ type Config struct {
 	// DB is the node's engine. The store commits to it and does not close it.
 	DB *pebble.DB
 	// Loader makes the member of a group, on the worker. An error refuses what
-	// waited for it; one that wraps raftlog.ErrCorrupt closes the slot for good.
+	// waited for it; one that wraps ErrNotServed, raftlog.ErrCorrupt or
+	// raftlog.ErrFormat closes the slot for good.
 	Loader func(id uint64) (Member, error)
 	Logger *zap.Logger
 	// Transport may be nil: messages to peers are dropped.
