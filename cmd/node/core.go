@@ -72,6 +72,10 @@ type Core struct {
 	cfg    CoreConfig
 	detach func()
 	meta   metaStatus
+	// metaMember is the meta group's, for the store to load.
+	metaMember *metaMember
+	// engineFault is a fault of the engine that was found outside of the store.
+	engineFault atomic.Pointer[error]
 
 	mu struct {
 		sync.Mutex
@@ -104,19 +108,23 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 	c.mu.loaded = make(map[uint64]struct{})
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.closeEngine())
+			err = errors.Join(err, c.closeEngine(false))
 		}
 	}()
-	if err := c.openEngine(); err != nil {
-		return nil, err
-	}
-	if err := c.bootstrap(); err != nil {
-		return nil, err
-	}
-	if err := c.wire(); err != nil {
+	if err := c.write(c.open); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+func (c *Core) open() error {
+	if err := c.openEngine(); err != nil {
+		return err
+	}
+	if err := c.bootstrap(); err != nil {
+		return err
+	}
+	return c.wire()
 }
 
 func (c *Core) openEngine() error {
@@ -127,27 +135,16 @@ func (c *Core) openEngine() error {
 	}
 	db, err := pebble.Open(c.dir.enginePath(), opts)
 	if err != nil {
-		return explainEngine(c.dir.path, err)
+		return explain(c.dir.path, "open the engine", err)
 	}
 	c.DB = db
 	if err := c.dir.checkEngine(db); err != nil {
 		return fmt.Errorf("%s: %w", c.dir.path, err)
 	}
 	if c.MVCC, err = mvcc.Open(db, c.cfg.MVCC); err != nil {
-		return explainEngine(c.dir.path, err)
+		return explain(c.dir.path, "open the engine", err)
 	}
 	return nil
-}
-
-// explainEngine adds what to do to an error of opening the engine.
-func explainEngine(dir string, err error) error {
-	switch {
-	case errors.Is(err, mvcc.ErrStoreFormat):
-		return fmt.Errorf("%s: %w: %w", dir, ErrNewerFormat, err)
-	case pebble.IsCorruptionError(err):
-		return fmt.Errorf("%s: %w: %w", dir, ErrDamaged, err)
-	}
-	return fmt.Errorf("%s: open the engine: %w", dir, err)
 }
 
 // bootstrap stages, once and durably, the first replica of the meta group and
@@ -158,10 +155,13 @@ func (c *Core) bootstrap() error {
 	if _, err := raftlog.ReadApplied(c.DB, keys.MetaGroupID); err == nil {
 		return nil
 	} else if !errors.Is(err, raftlog.ErrNotFound) {
-		return fmt.Errorf("%s: %w: %w", c.dir.path, ErrDamaged, err)
+		return explain(c.dir.path, metaPart, err)
 	}
 	if err := raftlog.Bootstrap(c.DB, b, keys.MetaGroupID, []uint64{metaReplicaID}, nil); err != nil {
-		return err
+		if errors.Is(err, raftlog.ErrExists) {
+			err = fmt.Errorf("%w: no applied state: %w", raftlog.ErrCorrupt, err)
+		}
+		return explain(c.dir.path, metaPart, err)
 	}
 	for _, d := range c.firstRanges().Ranges {
 		if _, err := replica.Stage(c.DB, b, c.NodeID, d, meta.FirstRevision); err != nil {
@@ -191,12 +191,12 @@ func (c *Core) nextSession() (uint64, error) {
 		if len(v) == 8 {
 			last = binary.BigEndian.Uint64(v)
 		}
-		bad := len(v) != 8
+		size := len(v)
 		if err := closer.Close(); err != nil {
 			return 0, err
 		}
-		if bad {
-			return 0, fmt.Errorf("%s: session row: %w", c.dir.path, ErrDamaged)
+		if size != 8 {
+			return 0, fmt.Errorf("%w: %d bytes", pebble.ErrCorruption, size)
 		}
 	case !errors.Is(err, pebble.ErrNotFound):
 		return 0, err
@@ -213,10 +213,33 @@ func (c *Core) wire() (err error) {
 	c.Frontier = watch.NewFrontier()
 	ids, err := replica.List(c.DB)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", c.dir.path, ErrDamaged, err)
+		return explain(c.dir.path, "list of the replicas", err)
 	}
+
+	// What the node cannot be without is read first: if it is damaged, nothing
+	// was written yet.
+	sc := c.cfg.Sequencer
+	sc.Bootstrap = c.firstRanges()
+	c.Placement, err = placement.Open(c.DB, placement.Config{
+		Sequencer: sc, Logger: c.log,
+		Wake: func() { c.Store.Load(keys.MetaGroupID) },
+	})
+	if err != nil {
+		return explain(c.dir.path, metaPart, err)
+	}
+	if id := c.Placement.ClusterID(); id != 0 && id != c.ClusterID {
+		return fmt.Errorf("the meta group is of cluster %x, the directory of %x: %w", id, c.ClusterID, ErrOtherCluster)
+	}
+	if c.metaMember, err = c.openMeta(); err != nil {
+		return explain(c.dir.path, metaPart, err)
+	}
+	first, err := c.nextSession()
+	if err != nil {
+		return explain(c.dir.path, "session row", err)
+	}
+
 	if err := c.ensureBoundaries(ids); err != nil {
-		return fmt.Errorf("%s: %w", c.dir.path, err)
+		return explain(c.dir.path, "boundaries of the counts", err)
 	}
 
 	wc := c.cfg.Watch
@@ -225,26 +248,17 @@ func (c *Core) wire() (err error) {
 	for _, id := range ids {
 		if resolved, ok := c.Readers.Resolved(id); ok {
 			c.Watch.Loaded(id, resolved)
+			continue
 		}
+		// Its range answers so. Others go on.
+		_, err := replica.Load(c.DB, id)
+		c.log.Error("replica is not served", zap.Uint64("range", id), zap.Error(err))
 	}
 
 	cc := c.cfg.Compactor
-	cc.Store, cc.Logger = c.MVCC, c.log
+	cc.Store, cc.Logger = compacting{c}, c.log
 	cc.Complete = func() int64 { return c.Frontier.Complete(nil, nil) }
 	c.Compactor = compactor.New(cc)
-
-	sc := c.cfg.Sequencer
-	sc.Bootstrap = c.firstRanges()
-	c.Placement, err = placement.Open(c.DB, placement.Config{
-		Sequencer: sc, Logger: c.log,
-		Wake: func() { c.Store.Load(keys.MetaGroupID) },
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.dir.path, explainMeta(err))
-	}
-	if id := c.Placement.ClusterID(); id != 0 && id != c.ClusterID {
-		return fmt.Errorf("the meta group is of cluster %x, the directory of %x: %w", id, c.ClusterID, ErrOtherCluster)
-	}
 
 	st := c.cfg.Store
 	st.DB, st.Loader, st.Logger = c.DB, c.load, c.log
@@ -252,10 +266,6 @@ func (c *Core) wire() (err error) {
 		return err
 	}
 
-	first, err := c.nextSession()
-	if err != nil {
-		return err
-	}
 	c.Client, err = client.New(client.Config{
 		ClusterID: c.ClusterID, NodeID: c.NodeID, FirstSession: first, Link: c.Placement,
 		Range:      func(id uint64, m *placementpb.FromSequencer) { c.Store.Post(id, m) },
@@ -289,18 +299,6 @@ func (c *Core) ensureBoundaries(ids []uint64) error {
 		return nil
 	}
 	return b.Commit(pebble.NoSync)
-}
-
-func explainMeta(err error) error {
-	var newer *meta.NewerFormatError
-	var corrupt *meta.CorruptError
-	switch {
-	case errors.As(err, &newer):
-		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
-	case errors.As(err, &corrupt):
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	return err
 }
 
 // Begin attaches the node to its placement service and loads the meta group.
@@ -364,7 +362,7 @@ func (c *Core) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
 // load is the store's loader.
 func (c *Core) load(id uint64) (store.Member, error) {
 	if id == keys.MetaGroupID {
-		return c.loadMeta()
+		return c.metaMember, nil
 	}
 	r, err := replica.New(replica.Config{
 		RangeID: id, NodeID: c.NodeID, DB: c.DB, MVCC: c.MVCC, Readers: c.Readers,
@@ -379,6 +377,10 @@ func (c *Core) load(id uint64) (store.Member, error) {
 		if c.Readers.Descriptor(id) != nil && c.takeAwaited(id) {
 			return c.load(id)
 		}
+	}
+	if isDamage(err) || isNewer(err) {
+		// Another attempt would find the same; clients are told at once.
+		return nil, fmt.Errorf("%w: %w", store.ErrNotServed, err)
 	}
 	if err != nil {
 		return nil, err
@@ -418,26 +420,64 @@ func (c *Core) Loaded() []uint64 {
 	return ids
 }
 
+// Err returns the fault of the engine, nil if there was none: whatever else is
+// written to it may panic or never return.
+func (c *Core) Err() error {
+	if c.Store != nil && c.Store.Err() != nil {
+		return c.Store.Err()
+	}
+	if p := c.engineFault.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// write calls fn, which writes to the engine outside of the store, unless there
+// was a fault, and notes one that fn meets.
+func (c *Core) write(fn func() error) error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	err := store.Guard(fn)
+	if errors.As(err, new(*store.FatalError)) {
+		c.engineFault.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
 // Close closes the engine and the data directory. The store must have stopped.
+// After a fault (Err) nothing is written any more.
 func (c *Core) Close() error {
 	c.closeOnce.Do(func() {
 		if c.detach != nil {
 			c.detach()
 		}
-		c.closeErr = c.closeEngine()
+		c.closeErr = c.closeEngine(c.Err() == nil)
 	})
 	return c.closeErr
 }
 
-func (c *Core) closeEngine() error {
+// closeEngine closes what is open, and with checkpoint spares the next start
+// to count what came after the last one.
+func (c *Core) closeEngine(checkpoint bool) error {
 	var errs []error
-	if c.MVCC != nil {
-		errs = append(errs, c.MVCC.Close())
+	if c.MVCC != nil && checkpoint {
+		errs = append(errs, c.write(c.MVCC.Close))
 	}
 	if c.DB != nil {
-		errs = append(errs, c.DB.Close())
+		errs = append(errs, c.closeDB())
 	}
 	return errors.Join(append(errs, c.dir.close())...)
+}
+
+// closeDB closes the engine, unless its fault left it with locks held, on which
+// closing would wait for ever: what is open then ends with the process.
+func (c *Core) closeDB() error {
+	var fatal *store.FatalError
+	if errors.As(c.Err(), &fatal) && fatal.Locked {
+		return errors.New("the engine is not closed after its fault")
+	}
+	return store.Guard(c.DB.Close)
 }
 
 // rangeMember is a replica as the store drives it.

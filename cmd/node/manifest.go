@@ -24,13 +24,13 @@ func (d *dataDir) checkManifest() error {
 	desc, err := pebble.Peek(d.enginePath(), d.fs)
 	switch {
 	case err != nil:
-		return explainEngine(d.path, err)
+		return explain(d.path, "open the engine", err)
 	case !desc.Exists:
 		return nil
 	}
 	f, err := d.fs.Open(desc.ManifestFilename)
 	if err != nil {
-		return explainEngine(d.path, err)
+		return explain(d.path, "open the engine", err)
 	}
 	defer func() { _ = f.Close() }() // read only
 	records, good := record.NewReader(f, 0), int64(0)

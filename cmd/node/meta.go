@@ -26,16 +26,21 @@ type metaMember struct {
 	failed  error
 }
 
-func (c *Core) loadMeta() (store.Member, error) {
+// metaPart names the meta group's rows in errors.
+const metaPart = "meta group"
+
+// openMeta opens the meta group before the store does: without it nothing can
+// be ordered, and the node does not start.
+func (c *Core) openMeta() (*metaMember, error) {
 	log, err := raftlog.Load(c.DB, keys.MetaGroupID)
 	if err != nil {
-		return nil, fmt.Errorf("meta group: %w", err)
+		return nil, err
 	}
 	g, err := raftgroup.New(raftgroup.Config{
 		ID: keys.MetaGroupID, ReplicaID: metaReplicaID, Log: log, Machine: c.Placement, Logger: c.log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("meta group: %w", err)
+		return nil, err
 	}
 	return &metaMember{core: c, group: g, member: placement.NewMember(c.Placement, g)}, nil
 }
@@ -80,7 +85,7 @@ func (m *metaMember) Flush(r *store.Round) {
 	}
 	if m.failed != nil {
 		// Without the meta group nothing can be ordered: the node stops.
-		r.FailStore(fmt.Errorf("meta group: %w", m.failed))
+		r.FailStore(explain(m.core.dir.path, metaPart, m.failed))
 		return
 	}
 	m.core.meta.set(m.group)

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -68,6 +69,7 @@ type Node struct {
 	stopping  chan struct{}
 	failed    chan error
 	failOnce  sync.Once
+	fault     atomic.Pointer[error]
 	closeOnce sync.Once
 }
 
@@ -225,14 +227,18 @@ func (n *Node) watchStore() {
 	select {
 	case <-n.stopping:
 	case <-n.core.Store.Failed():
-		n.fail(fmt.Errorf("store: %w", n.core.Store.Err()))
+		n.fail(storeFault(n.core.Store.Err()))
 	}
 }
+
+// storeFault is the node's fault when its engine has one.
+func storeFault(err error) error { return fmt.Errorf("store: %w", err) }
 
 // fail reports the fault that ends the node.
 func (n *Node) fail(err error) {
 	n.failOnce.Do(func() {
 		n.log.Error("fault", zap.Error(err))
+		n.fault.Store(&err)
 		n.failed <- err
 	})
 }
@@ -434,12 +440,17 @@ func (n *Node) Core() *Core { return n.core }
 
 // Close drains and stops: no new requests, streams end, requests under way
 // finish, revisions are handed over without a gap (R2), the engine is closed.
+// The fault that ended the node, or ends it meanwhile, is in the chain of the
+// error.
 func (n *Node) Close(ctx context.Context) error {
 	var err error
 	n.closeOnce.Do(func() {
 		close(n.draining)
 		err = errors.Join(n.server.Drain(ctx), n.stopCore(ctx, true))
 		n.server.Stop()
+		if p := n.fault.Load(); p != nil {
+			err = errors.Join(*p, err)
+		}
 	})
 	return err
 }
@@ -457,7 +468,7 @@ func (n *Node) Kill() error {
 
 func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 	c := n.core
-	if handOver && c.Store.Err() == nil {
+	if handOver && c.Err() == nil {
 		done := make(chan struct{})
 		c.Placement.HandOver(func() { close(done) })
 		select {
@@ -474,8 +485,11 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 	c.Client.Stop()
 	c.Watch.Stop()
 	n.running.Wait()
-	if handOver && c.Store.Err() == nil {
+	if handOver && c.Err() == nil {
 		n.flush(ctx)
+	}
+	if err := c.Err(); err != nil {
+		n.fail(storeFault(err)) // watchStore may have ended before it saw it
 	}
 	return c.Close()
 }
@@ -488,6 +502,11 @@ func (n *Node) flush(ctx context.Context) {
 	free, err := c.freeBytes(0, reserveBytes)
 	if err == nil && free < reserveBytes {
 		err = store.ErrNoSpace
+	}
+	if err == nil {
+		// A flush begins another log, and the engine ends the process when the one
+		// before fails just then: a sync tells whether the disk works.
+		err = c.write(func() error { return c.DB.LogData(nil, pebble.Sync) })
 	}
 	if err == nil {
 		var flushed <-chan struct{}

@@ -126,7 +126,7 @@ func routerError(rangeID uint64, err error) error {
 		case replica.NotLeader:
 			out.Kind = router.NotLeader
 		}
-	case errors.Is(err, replica.ErrFailed), errors.Is(err, replica.ErrCorrupt):
+	case errors.Is(err, replica.ErrFailed), errors.Is(err, store.ErrNotServed):
 		out.Kind = router.Corrupt
 	case errors.Is(err, store.ErrStopped):
 		out.Kind = router.Stopped

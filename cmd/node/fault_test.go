@@ -1,0 +1,211 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// faultyDisk is a disk whose writes to the engine's log fail while it is broken.
+// It notes what is written while it is watched.
+type faultyDisk struct {
+	vfs.FS
+	broken, watched atomic.Bool
+	mu              struct {
+		sync.Mutex
+		written []string
+	}
+}
+
+// GetDiskUsage says that there is room: what is kept from a full disk is done.
+func (d *faultyDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 40}, nil
+}
+
+func newFaultyDisk(disk vfs.FS) *faultyDisk {
+	d := new(faultyDisk)
+	d.FS = errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.OpFileWrite, errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo, errorfs.OpFileFlush, errorfs.OpCreate:
+		default:
+			return nil
+		}
+		if d.watched.Load() {
+			d.mu.Lock()
+			d.mu.written = append(d.mu.written, fmt.Sprint(op.Kind, " ", op.Path))
+			d.mu.Unlock()
+		}
+		if d.broken.Load() && strings.HasSuffix(op.Path, ".log") {
+			return errorfs.ErrInjected
+		}
+		return nil
+	}))
+	return d
+}
+
+// startOnFaultyDisk starts a node that has stored a key.
+func startOnFaultyDisk(t *testing.T, tune ...func(*CoreConfig)) (*Node, *faultyDisk) {
+	t.Helper()
+	disk := newFaultyDisk(vfs.NewMem())
+	cfg := testConfig(disk)
+	for _, f := range tune {
+		cfg.Tune = f
+	}
+	n, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, n)
+	if _, err := c.Put(t.Context(), "a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	return n, disk
+}
+
+// await returns the error of a step that must neither panic nor hang.
+func await(t *testing.T, what string, step func(ctx context.Context) error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- step(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(60 * time.Second):
+		t.Fatalf("%s does not end", what)
+		return nil
+	}
+}
+
+// TestStopAfterFaultOfTheDiskReportsIt: whether the disk works again or not,
+// nothing is written to an engine that has lost a write, and the stop says why
+// the node ended.
+func TestStopAfterFaultOfTheDiskReportsIt(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		n, disk := startOnFaultyDisk(t)
+		disk.broken.Store(true)
+		if _, err := dial(t, n).Put(t.Context(), "b", "1"); err == nil {
+			t.Fatal("a put on a broken disk was acknowledged")
+		}
+		fault := <-n.Err()
+		if !errors.Is(fault, errorfs.ErrInjected) {
+			t.Fatalf("fault: %v", fault)
+		}
+		disk.watched.Store(true)
+		disk.broken.Store(!again)
+		if err := await(t, "the stop", n.Close); !errors.Is(err, fault) {
+			t.Errorf("close: %v, want %v", err, fault)
+		}
+		if len(disk.mu.written) > 0 {
+			t.Errorf("works again: %v: the stop writes: %v", again, disk.mu.written)
+		}
+	}
+}
+
+// TestStopAfterFaultWritesNothing: a fault of the store need not be one of the
+// engine, which would refuse by itself. What a stop in order adds is not written
+// all the same: what the store knows and what the engine has may differ.
+func TestStopAfterFaultWritesNothing(t *testing.T) {
+	errFault := errors.New("fault of the store")
+	var broken atomic.Bool
+	n, disk := startOnFaultyDisk(t, func(c *CoreConfig) {
+		c.Store.BeforeCommit = func(int, *pebble.Batch, bool) error {
+			if broken.Load() {
+				return errFault
+			}
+			return nil
+		}
+	})
+	broken.Store(true)
+	if _, err := dial(t, n).Put(t.Context(), "b", "1"); err == nil {
+		t.Fatal("a put that was not committed was acknowledged")
+	}
+	<-n.Err()
+	before := allRows(t, n.core.DB)
+	if err := await(t, "the stop", n.Close); !errors.Is(err, errFault) {
+		t.Errorf("close: %v, want %v", err, errFault)
+	}
+	if after := rows(t, disk); after != before {
+		t.Errorf("the engine has changed:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// TestStartOnDiskThatFails: the start writes, too, once the engine is open. What
+// the engine makes of a failed write is an error there as well.
+func TestStartOnDiskThatFails(t *testing.T) {
+	crashed, _ := filled(t, "m")
+	for name, disk := range map[string]*faultyDisk{"new": newFaultyDisk(vfs.NewMem()), "used": newFaultyDisk(crashed)} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(disk)
+			cfg.Tune = func(c *CoreConfig) {
+				engine := c.Engine
+				c.Engine = func(o *pebble.Options) {
+					engine(o)
+					o.EventListener.WALCreated = func(pebble.WALCreateInfo) { disk.broken.Store(true) }
+				}
+			}
+			err := await(t, "the start", func(ctx context.Context) error {
+				n, err := Start(ctx, cfg)
+				if err == nil {
+					err = errors.Join(errors.New("it serves"), n.Kill())
+				}
+				return err
+			})
+			if !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("start: %v, want %v", err, errorfs.ErrInjected)
+			}
+		})
+	}
+}
+
+// TestDiskThatFailsDuringTheStop: a stop that finds the fault itself reports it,
+// too, at whatever step.
+func TestDiskThatFailsDuringTheStop(t *testing.T) {
+	for name, stop := range map[string]func(n *Node, ctx context.Context) error{
+		"hand-over":  (*Node).Close,
+		"checkpoint": func(n *Node, _ context.Context) error { return n.Kill() },
+		"flush": func(n *Node, ctx context.Context) error {
+			n.core.Store.Stop()
+			n.flush(ctx)
+			return errors.Join(n.core.Err(), n.Kill())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, disk := startOnFaultyDisk(t)
+			disk.broken.Store(true)
+			err := await(t, "the stop", func(ctx context.Context) error { return stop(n, ctx) })
+			if !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("stop: %v, want %v", err, errorfs.ErrInjected)
+			}
+		})
+	}
+}
+
+// TestCompactorMeetsTheFault: the compactor may be the first that writes to a disk
+// that fails. That is the node's fault, and not a panic of its goroutine.
+func TestCompactorMeetsTheFault(t *testing.T) {
+	n, disk := startOnFaultyDisk(t)
+	disk.broken.Store(true)
+	data := compacting{n.core}
+	if err := data.SetForgotten(2); !errors.Is(err, errorfs.ErrInjected) {
+		t.Errorf("first write: %v, want %v", err, errorfs.ErrInjected)
+	}
+	disk.broken.Store(false)
+	disk.watched.Store(true)
+	if _, err := data.CompactStep(100); !errors.Is(err, errorfs.ErrInjected) {
+		t.Errorf("a step after the fault: %v, want %v", err, errorfs.ErrInjected)
+	}
+	if err := await(t, "the stop", n.Close); !errors.Is(err, errorfs.ErrInjected) {
+		t.Errorf("close: %v, want %v", err, errorfs.ErrInjected)
+	}
+}
