@@ -97,7 +97,11 @@ func (a *app) serve(ctx context.Context, source *config.Source) error {
 			fault = errors.New("the node ended by itself")
 		}
 		lg.Error("the node failed", zap.Error(fault))
-		return failf(exitFailed, "%w", errors.Join(fault, a.stop(ctx, s.srv, lg)))
+		err := a.stop(ctx, s.srv, lg)
+		if !errors.Is(err, fault) { // else it tells of the fault already
+			err = errors.Join(fault, err)
+		}
+		return failf(exitFailed, "%w", err)
 	}
 }
 

@@ -167,6 +167,22 @@ func TestFaultOfTheNodeExitsOne(t *testing.T) {
 	}
 }
 
+// A stop that reports the fault, too, does not have it printed twice.
+func TestFaultThatTheStopReportsIsSaidOnce(t *testing.T) {
+	fault := errors.New("no space left on device")
+	n := &fakeNode{fault: make(chan error, 1), close: func(context.Context) error {
+		return errors.Join(fault, errors.New("requests were cut off"))
+	}}
+	r := startServer(t, startOf(n))
+	receive(t, r.states)
+	n.fault <- fault
+	code := receive(t, r.code)
+	_, message, _ := strings.Cut(r.stderr.String(), "Error: ")
+	if code != exitFailed || strings.Count(message, fault.Error()) != 1 || !strings.Contains(message, "cut off") {
+		t.Fatalf("code %d, %s", code, r.stderr)
+	}
+}
+
 func TestFailedStartIsNotReady(t *testing.T) {
 	r := startServer(t, func(context.Context, config.Config, *zap.Logger) (server, error) {
 		return nil, errors.New("data directory is in use")
