@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,8 +15,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/tests/testcluster"
 )
 
@@ -320,5 +325,18 @@ func TestDamagedDataDirectory(t *testing.T) {
 		before := contents(t, dir)
 		refused(t, dir, dir, "HAWSER", "damaged", "restore it from a copy")
 		wantSame(t, dir, before)
+	})
+	// A row that is not what was written, though the engine's own checksums hold.
+	t.Run("meta group", func(t *testing.T) {
+		dir := made(t)
+		db, err := pebble.Open(filepath.Join(dir, "engine"), mvcc.EngineOptions(vfs.Default))
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := keys.Group(keys.MetaGroupID, keys.KindHardState)
+		if err := errors.Join(db.Set(key, []byte("nonsense"), pebble.Sync), db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, dir, dir, "meta group", "damaged", "restore it from a copy")
 	})
 }

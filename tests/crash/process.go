@@ -171,6 +171,19 @@ func (p *process) awaitExit(tb testing.TB) int {
 	}
 }
 
+// awaitFailure wants a process to end by itself with an error that says why: not
+// with a panic, whose exit code is another, nor in order.
+func (p *process) awaitFailure(tb testing.TB, why string) {
+	tb.Helper()
+	code, out := p.awaitExit(tb), p.output()
+	switch _, message, _ := strings.Cut(out, "\nError: "); {
+	case strings.Contains(out, "\npanic: "), strings.Contains(out, "\nfatal error: "), strings.Contains(out, "\ngoroutine "):
+		tb.Errorf("it panicked, exit code %d:\n%s", code, p.tail(8<<10))
+	case code != 1 || !strings.Contains(message, why):
+		tb.Errorf("exit code %d, want 1 and an error that says %q:\n%s", code, why, p.tail(8<<10))
+	}
+}
+
 func (p *process) exitCode() int { return p.cmd.ProcessState.ExitCode() }
 
 // stop stops the process as an operator does and wants it to succeed.
