@@ -349,3 +349,41 @@ func TestStopOnAFullFileSystem(t *testing.T) {
 	}
 	p.stop(t)
 }
+
+// TestEndOfTheDisk: deletes are let through on a full disk, and long keys take the
+// last of its bytes. The server ends with the disk's error, not with a panic, and
+// nothing acknowledged is lost.
+func TestEndOfTheDisk(t *testing.T) {
+	const keys, keyBytes = 16, 256 << 10
+	mount := mountSmall(t, 768<<20)
+	dir := filepath.Join(mount, "data")
+	p := start(t, dir)
+	name := func(i int) string { return fmt.Sprintf("full/%04d/", i) + strings.Repeat("x", keyBytes) }
+	for i := range keys {
+		put(t, p.address, name(i), "v")
+	}
+	filler := fillDisk(t, mount, 0)
+	await(t, "the end of the room", func() bool { return isFull(t, p.address) })
+	kv := pb.NewKVClient(at(p.address).conn(t))
+	answered := 0
+	for ; answered < keys; answered++ {
+		if _, err := kv.DeleteRange(within(t), &pb.DeleteRangeRequest{Key: []byte(name(answered))}); err != nil {
+			break
+		}
+	}
+	t.Logf("%d of %d deletes answered", answered, keys)
+	if answered == keys {
+		t.Fatal("the disk has room for all of them")
+	}
+	p.awaitFailure(t, "no space left on device")
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, dir)
+	for i := range keys {
+		if got := get(t, p.address, name(i)); i != answered && (got == "") != (i < answered) {
+			t.Errorf("key %d is %q; %d deletes were answered", i, got, answered)
+		}
+	}
+	p.stop(t)
+}
