@@ -322,6 +322,31 @@ func TestDamagedGroupIsRefusedAndOthersGoOn(t *testing.T) {
 	}
 }
 
+// What the store does not know to be damage the loader says: it is not asked
+// again.
+func TestGroupThatIsNotServedIsLoadedOnce(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	loads := 0
+	r := newRig(t, db, func(c *Config) {
+		c.Loader = func(id uint64) (Member, error) {
+			loads++
+			return nil, fmt.Errorf("descriptor: %w", ErrNotServed)
+		}
+	})
+	defer r.store.Stop()
+	for range 3 {
+		p := r.put(1, "a")
+		r.run()
+		if p.calls != 1 || !errors.Is(p.err, ErrNotServed) {
+			t.Errorf("%d answers, %v", p.calls, p.err)
+		}
+	}
+	if loads != 1 {
+		t.Errorf("loaded %d times", loads)
+	}
+}
+
 func TestUnknownGroupRefusesItems(t *testing.T) {
 	db := openDB(t, vfs.NewMem())
 	defer db.Close()
