@@ -55,6 +55,14 @@ type compaction struct {
 	finished int64 // everything is removed up to this target
 }
 
+// again has the next step begin at the first row of the index: rows came to it
+// by other means than Apply, perhaps below where the compaction is.
+func (c *compaction) again() {
+	c.Lock()
+	defer c.Unlock()
+	c.target, c.finished = noTarget, noTarget
+}
+
 // SetForgotten raises the forgotten revision: below it nothing can be read from
 // now on, and versions may go. It is durable when the call returns. Everything at
 // or below rev has been applied to every range of this engine, and is committed.
@@ -117,6 +125,9 @@ type namedVersion struct {
 	sub uint32
 	eventValue
 }
+
+// noTarget is no forgotten revision.
+const noTarget = -1
 
 // maxWindowKeyBytes bounds the keys of a window.
 const maxWindowKeyBytes = 8 << 20

@@ -522,3 +522,73 @@ func TestCompactionOfNamedPriorsLooksNothingUp(t *testing.T) {
 		t.Fatalf("%d versions are garbage, %d more were looked up (%v)", n, h.s.compaction.lookups-before, err)
 	}
 }
+
+// TestRowsThatComeByOtherMeansAreCompactedToo: versions of a snapshot that lie
+// below where a compaction is, and events derived of them, are not left behind.
+func TestRowsThatComeByOtherMeansAreCompactedToo(t *testing.T) {
+	from, s := newHistory(t), newStore(t)
+	apply := func(rev int64, e Effect) {
+		t.Helper()
+		b := s.db.NewBatch()
+		if err := s.Apply(b, rev, []Effect{e}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Commit(pebble.NoSync); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from.put("k", "1")
+	from.put("x", "1")
+	from.put("k", "2") // at 4
+	for rev := int64(5); rev < 8; rev++ {
+		apply(rev, Effect{Key: []byte{'y', byte(rev)}, Version: 1})
+	}
+	if err := s.SetForgotten(8); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is past 4
+		if _, err := s.CompactStep(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	it, err := from.s.db.NewIter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Close()
+	b := s.db.NewBatch()
+	if err := s.InvalidateCounts(b, []byte("k"), []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	var d Deriver
+	for ok := it.First(); ok; ok = it.Next() {
+		isVersion, err := d.Rows(it.Key(), it.Value(), func(k, v []byte) error { return b.Set(k, v, nil) })
+		if err == nil && isVersion {
+			err = b.Set(it.Key(), it.Value(), nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RebuildCounts([]byte("k"), []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+
+	compact(t, s, 8, 10)
+	if n, err := s.Garbage(); n != 0 || err != nil {
+		t.Fatalf("%d versions are garbage (%v)", n, err)
+	}
+	apply(9, Effect{Key: []byte("k"), Tombstone: true, Prior: Place{Revision: 4}})
+	apply(10, Effect{Key: []byte("z"), Version: 1})
+	compact(t, s, 10, 10)
+	if kv, err := s.Latest().Get([]byte("k")); kv != nil || err != nil {
+		t.Fatalf("the deleted key is %v (%v)", kv, err)
+	}
+	if n, err := s.Garbage(); n != 0 || err != nil {
+		t.Fatalf("%d versions are garbage (%v)", n, err)
+	}
+}

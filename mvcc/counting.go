@@ -175,6 +175,7 @@ func (s *Store) InvalidateCounts(b *pebble.Batch, start, end []byte) error {
 func (s *Store) RebuildCounts(start, end []byte) error {
 	s.recent.clear()
 	s.known.restart()
+	s.compaction.again()
 	return s.counts.Reset(start, end, keyScanner{s})
 }
 

@@ -1,7 +1,6 @@
 package mvcc
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -80,7 +79,8 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 	}
 	s := &Store{db: db, recent: newRecent(opts.RecentBytes)}
 	s.compaction.windowEvents = cmp.Or(max(opts.CompactionWindow, 0), DefaultCompactionWindow)
-	if err := s.checkFormat(); err != nil {
+	format, err := s.readFormat()
+	if err != nil {
 		return nil, err
 	}
 	forgotten, err := s.loadForgotten()
@@ -103,6 +103,12 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 	if _, err := s.TendKnown(openKnownKeys); err != nil {
 		return nil, err
 	}
+	if format != storeFormat {
+		// Last: what cannot be opened stays as it was.
+		if err := s.db.Set(storeFormatKey, []byte{storeFormat}, pebble.Sync); err != nil {
+			return nil, fmt.Errorf("mvcc: write the format of the store: %w", err)
+		}
+	}
 	return s, nil
 }
 
@@ -110,18 +116,17 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 // while nothing was compacted.
 func (s *Store) Forgotten() int64 { return s.forgotten.Load() }
 
-func (s *Store) checkFormat() error {
+// readFormat returns the format of the store, 0 if it is new. ErrStoreFormat for
+// one that this version does not know.
+func (s *Store) readFormat() (byte, error) {
 	row, err := s.metaRow(storeFormatKey)
-	if err != nil {
-		return err
+	if err != nil || row == nil {
+		return 0, err
 	}
-	if row == nil || bytes.Equal(row, []byte{storeFormatBefore}) {
-		return s.db.Set(storeFormatKey, []byte{storeFormat}, pebble.Sync)
+	if len(row) != 1 || row[0] != storeFormat && row[0] != storeFormatBefore {
+		return 0, fmt.Errorf("%w: %x", ErrStoreFormat, row)
 	}
-	if len(row) != 1 || row[0] != storeFormat {
-		return fmt.Errorf("%w: %x", ErrStoreFormat, row)
-	}
-	return nil
+	return row[0], nil
 }
 
 func (s *Store) loadForgotten() (int64, error) {

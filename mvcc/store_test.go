@@ -38,6 +38,27 @@ func TestStoreOfTheFormatBefore(t *testing.T) {
 	}
 }
 
+// TestStoreThatCannotBeOpenedKeepsItsFormat: the version that wrote it may still
+// open it, or what is restored of it.
+func TestStoreThatCannotBeOpenedKeepsItsFormat(t *testing.T) {
+	s := newStore(t)
+	b := s.db.NewBatch()
+	for key, row := range map[string][]byte{string(storeFormatKey): {storeFormatBefore}, string(forgottenKey): {1}} {
+		if err := b.Set([]byte(key), row, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Commit(pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(s.db, Options{}); !errors.Is(err, errCorruptRow) {
+		t.Fatalf("opened with a damaged row: %v", err)
+	}
+	if row, err := s.metaRow(storeFormatKey); err != nil || string(row) != string([]byte{storeFormatBefore}) {
+		t.Errorf("format %x, %v", row, err)
+	}
+}
+
 func TestImpossibleEffectsStopApply(t *testing.T) {
 	s := newStore(t)
 	for name, e := range map[string]Effect{
