@@ -129,6 +129,9 @@ func (r *Replica) applyCommand(b *pebble.Batch, c *decodedCommand, q *request, o
 		if c.decoded[i].CreateRevision > c.revision {
 			return fmt.Errorf("%s at %d: key %q was created at %d", c.kind, c.revision, c.decoded[i].Key, c.decoded[i].CreateRevision)
 		}
+		if c.decoded[i].Prior.Revision >= c.revision {
+			return fmt.Errorf("%s at %d: key %q was changed before at %d", c.kind, c.revision, c.decoded[i].Key, c.decoded[i].Prior.Revision)
+		}
 		if !holds(r.staged.desc, c.decoded[i].Key) {
 			r.refuseCommand(q, fmt.Sprintf("%s at %d: key %q is outside the span", c.kind, c.revision, c.decoded[i].Key))
 			return nil

@@ -159,6 +159,7 @@ func TestApplyIsAFunctionOfStateAndEntry(t *testing.T) {
 		{"outside the span", 5, replica.EncodeWriteForTesting(5, 1, 11, put("z", 1)), false, false},
 		{"write again", 6, replica.EncodeWriteForTesting(6, 1, 12, put("e", 1)), true, false},
 		{"created later", 6, replica.EncodeWriteForTesting(6, 1, 13, []mvcc.Effect{{Key: []byte("g"), Version: 2, CreateRevision: 14}}), false, true},
+		{"changed before later", 6, replica.EncodeWriteForTesting(6, 1, 13, []mvcc.Effect{{Key: []byte("g"), Version: 2, CreateRevision: 3, Prior: mvcc.Place{Revision: 13}}}), false, true},
 		{"garbage", 6, []byte{1, 2, 3}, false, true},
 		{"damaged effects", 6, bytes.Replace(replica.EncodeWriteForTesting(6, 1, 13, put("f", 1)), []byte("f"), nil, 1), false, true},
 	}
