@@ -258,6 +258,7 @@ func (c *Core) wire() (err error) {
 	cc := c.cfg.Compactor
 	cc.Store, cc.Logger = compacting{c}, c.log
 	cc.Complete = func() int64 { return c.Frontier.Complete(nil, nil) }
+	cc.Hurry = c.LowSpace
 	c.Compactor = compactor.New(cc)
 
 	st := c.cfg.Store

@@ -48,6 +48,8 @@ type Config struct {
 	// sooner if there is little to do, or if somebody waits for it (WhenRemoved).
 	// Default one minute, negative for as soon as Pause allows.
 	Spread time.Duration
+	// Hurry says that room is short: nothing is spread. May be nil.
+	Hurry  func() bool
 	Logger *zap.Logger
 }
 
@@ -145,7 +147,9 @@ func (c *Compactor) Step() (more bool, err error) {
 	if err != nil || finished >= wanted {
 		return false, err
 	}
-	if forgotten := c.cfg.Store.Forgotten(); forgotten < wanted {
+	// One after the other: with a higher target the store would begin again, and
+	// never end while targets come faster than it reaches one.
+	if forgotten := c.cfg.Store.Forgotten(); finished >= forgotten && forgotten < wanted {
 		if c.cfg.Complete() < wanted {
 			return false, nil // Kick comes when the frontier has moved
 		}
@@ -211,7 +215,7 @@ func (c *Compactor) pause(took, left time.Duration) time.Duration {
 		return 0
 	}
 	pause := max(c.cfg.Pause, 2*took)
-	if c.awaited() {
+	if c.awaited() || c.cfg.Hurry != nil && c.cfg.Hurry() {
 		return pause
 	}
 	steps := c.cfg.Store.Backlog()/int64(c.cfg.BatchLimit) + 1

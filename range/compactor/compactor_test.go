@@ -191,21 +191,22 @@ func (s *longStore) CompactStep(n int) (bool, error) {
 
 // TestMuchToDoIsSpread covers C4: what there is to do is spread over the time
 // wanted, but neither slower than ten steps a second nor faster than the pause;
-// and it is not if somebody waits for it.
+// and it is not if somebody waits for it, or room is short.
 func TestMuchToDoIsSpread(t *testing.T) {
 	for _, c := range []struct {
-		steps    int
-		awaited  bool
-		min, max time.Duration
+		steps          int
+		awaited, short bool
+		min, max       time.Duration
 	}{
-		{10, false, 800 * time.Millisecond, time.Second},
-		{10, true, 100 * time.Millisecond, 110 * time.Millisecond},
-		{1000, false, 58 * time.Second, 61 * time.Second},
-		{100_000, false, 11 * 99_999 * time.Millisecond, 11 * 100_001 * time.Millisecond},
+		{10, false, false, 800 * time.Millisecond, time.Second},
+		{10, true, false, 100 * time.Millisecond, 110 * time.Millisecond},
+		{10, false, true, 100 * time.Millisecond, 110 * time.Millisecond},
+		{1000, false, false, 58 * time.Second, 61 * time.Second},
+		{100_000, false, false, 11 * 99_999 * time.Millisecond, 11 * 100_001 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &longStore{slowStore{step: time.Millisecond}, c.steps, make(chan struct{})}
-			comp := New(Config{Store: s, Complete: func() int64 { return 100 }})
+			comp := New(Config{Store: s, Complete: func() int64 { return 100 }, Hurry: func() bool { return c.short }})
 			comp.Start(func(err error) { t.Error(err) })
 			defer comp.Stop()
 			for _, revision := range []int64{10, 20} { // the time begins anew
@@ -225,4 +226,57 @@ func TestMuchToDoIsSpread(t *testing.T) {
 			}
 		})
 	}
+}
+
+// busyStore is one to which so many events come each second, compacted in numbers:
+// as in mvcc's, a new target begins again at the first row of the index, which
+// goes when all is done.
+type busyStore struct {
+	began                          time.Time
+	first, next, target, forgotten int64
+}
+
+const eventsPerSecond = 15_000
+
+func (s *busyStore) revision() int64 {
+	return int64(time.Since(s.began) / (time.Second / eventsPerSecond))
+}
+
+func (s *busyStore) Forgotten() int64 { return s.forgotten }
+
+func (s *busyStore) SetForgotten(revision int64) error {
+	s.forgotten = revision
+	return nil
+}
+
+func (s *busyStore) Backlog() int64 { return s.target - s.next }
+
+func (s *busyStore) CompactStep(events int) (bool, error) {
+	if s.target != s.forgotten {
+		s.target, s.next = s.forgotten, s.first
+	}
+	<-time.After(3 * time.Millisecond)
+	if s.next = min(s.next+int64(events), s.target); s.next < s.target {
+		return false, nil
+	}
+	s.first = s.target
+	return true, nil
+}
+
+// TestRemovalKeepsUp: compactions that come faster than one takes do not hold up
+// the removal: at most two minutes' worth of what may go is left.
+func TestRemovalKeepsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &busyStore{began: time.Now()}
+		c := New(Config{Store: s, Complete: s.revision})
+		c.Start(func(err error) { t.Error(err) })
+		for range 30 {
+			<-time.After(20 * time.Second)
+			c.Request(s.revision())
+		}
+		c.Stop()
+		if left := s.revision() - s.first; left > 2*60*eventsPerSecond {
+			t.Errorf("%d events are left of %d", left, s.revision())
+		}
+	})
 }
