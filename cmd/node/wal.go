@@ -107,7 +107,8 @@ func (s *logScan) scan(block []byte, offset int64) {
 				s.bad, s.unreadable = true, offset+int64(at)
 			}
 			s.record = nil
-			return // where the next chunk is, only the next block tells
+			at++ // the next chunk may be anywhere: number and checksum tell
+			continue
 		}
 		if s.bad {
 			s.chunk((kind-firstLogType)%4, b[header:end])

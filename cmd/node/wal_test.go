@@ -38,6 +38,12 @@ func logOf(t *testing.T) (d *dataDir, name string, content []byte) {
 			t.Fatal(err)
 		}
 	}
+	return killed(t, n, dir)
+}
+
+// killed kills a node and returns its newest log.
+func killed(t *testing.T, n *Node, dir string) (d *dataDir, name string, content []byte) {
+	t.Helper()
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,16 +52,56 @@ func logOf(t *testing.T) (d *dataDir, name string, content []byte) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.close() }) // only a lock
-	names, err := filepath.Glob(filepath.Join(d.enginePath(), "*.log"))
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
-	}
-	sort.Strings(names)
-	name = names[len(names)-1]
+	name = newestLog(t, d.enginePath())
 	if content, err = os.ReadFile(name); err != nil {
 		t.Fatal(err)
 	}
 	return d, name, content
+}
+
+func newestLog(t *testing.T, engine string) string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(engine, "*.log"))
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	sort.Strings(names)
+	return names[len(names)-1]
+}
+
+// TestDamagedSmallLogIsRefused: also where the block that is damaged is the last,
+// or the only one: all but the last two writes are proven by those behind them.
+func TestDamagedSmallLogIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	n := startTest(t, dir)
+	c := dial(t, n)
+	var proven int64
+	for i := range 60 {
+		if i == 58 {
+			info, err := os.Stat(newestLog(t, n.core.dir.enginePath()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			proven = info.Size()
+		}
+		if _, err := c.Put(t.Context(), fmt.Sprint("s/", i), fmt.Sprint("v", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, name, content := killed(t, n, dir)
+	if len(content) > logBlock || proven < 1000 {
+		t.Fatalf("a log of %d bytes, %d of them proven", len(content), proven)
+	}
+	for i := int64(0); i < proven; i += 7 {
+		damaged := bytes.Clone(content)
+		damaged[i] ^= 1
+		if err := os.WriteFile(name, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.checkLog(); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("byte %d of %d: %v", i, len(content), err)
+		}
+	}
 }
 
 // TestDamagedLogIsRefused flips bytes all over a log. Up to the last few rounds
