@@ -10,10 +10,10 @@ import (
 
 // EngineLogger returns the logger to open the node's engine with. The engine
 // calls Fatalf when it cannot go on, above all when a commit fails, and counts
-// on not returning: this one panics with a FatalError, which the store turns
-// into its fault when its own commit was the cause. Anywhere else, as in a
-// flush, the panic ends the process, as it should: what the engine holds in
-// memory is no longer what the disk has.
+// on not returning: this one panics with a FatalError, which Guard turns into an
+// error where the write was ours. Anywhere else, as in a flush, the panic ends the
+// process, as it should: what the engine holds in memory is no longer what the disk
+// has.
 func EngineLogger(l *zap.Logger) pebble.Logger { return engineLogger{l.Named("engine").Sugar()} }
 
 type engineLogger struct{ zap *zap.SugaredLogger }
@@ -59,26 +59,42 @@ func (e *FatalError) Error() string { return "engine: " + e.Message }
 func (e *FatalError) Unwrap() error { return e.Cause }
 
 // Guard calls fn, which writes to an engine opened with EngineLogger or closes
-// it. What the engine makes of a failed write becomes an error.
+// it. What the engine makes of a failed write becomes an error: its call of
+// EngineLogger's Fatalf, or, when an earlier write to its log has failed meanwhile,
+// a panic with that write's error within the commit pipeline's lock. Any other
+// panic goes on.
 func Guard(fn func() error) (err error) {
-	defer catchFatal(&err)
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		if fatal, ok := r.(*FatalError); ok {
+			err = fatal
+		} else if cause, ok := r.(error); ok && raisedByCommit() {
+			err = &FatalError{Message: fmt.Sprintf("commit: %v", cause), Cause: cause, Locked: true}
+		} else {
+			panic(r)
+		}
+	}()
 	return fn()
 }
 
-// catchFatal turns the end that the engine makes of a failed commit into an
-// error: the call of EngineLogger's Fatalf, or, when an earlier write to its log
-// has failed meanwhile, a panic with that write's error within the commit
-// pipeline's lock. Any other panic goes on.
-func catchFatal(err *error) {
-	switch r := recover().(type) {
-	case nil:
-	case *FatalError:
-		*err = r
-	case runtime.Error:
-		panic(r)
-	case error:
-		*err = &FatalError{Message: fmt.Sprintf("commit: %v", r), Cause: r, Locked: true}
-	default:
-		panic(r)
+// commitFunc is where the engine panics with the commit pipeline's lock held.
+const commitFunc = "github.com/cockroachdb/pebble/v2.(*DB).commitWrite"
+
+// raisedByCommit says whether the panic that is under way comes from commitFunc. It
+// is called by the deferred function that recovers it.
+func raisedByCommit() bool {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(0, pcs[:])])
+	for more, panicked := true, false; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if panicked {
+			return f.Function == commitFunc
+		}
+		panicked = f.Function == "runtime.gopanic"
 	}
+	return false
 }

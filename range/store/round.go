@@ -4,13 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 )
-
-// errNoSpaceOnDevice is what the disk answers when it is full.
-var errNoSpaceOnDevice error = syscall.ENOSPC
 
 // RunRound does one round of a shard and reports whether there was anything to
 // do; call it until there is not. Only for who drives the store instead of
@@ -39,15 +35,28 @@ func (s *Store) Tick() {
 // maxLateTicks is below any election timeout.
 const maxLateTicks = 3
 
+// run does a round. Members and their callbacks write to the engine themselves now
+// and then, so all of it is guarded: what the engine makes of a failed write is the
+// store's fault wherever it comes.
 func (s *shard) run() (worked bool, err error) {
-	if err := s.store.Err(); err != nil {
-		s.shut(err)
-		return false, err
+	if s.store.Err() == nil {
+		if err := Guard(func() (err error) { worked, err = s.doRound(); return err }); err != nil {
+			s.store.fail(err)
+		}
 	}
-	worked = s.finishSyncs()
 	if err := s.store.Err(); err != nil {
 		s.shut(err)
 		return worked, err
+	}
+	return worked, nil
+}
+
+// doRound is run without what becomes of a fault: its error is one, and the store
+// may have another when it returns.
+func (s *shard) doRound() (worked bool, err error) {
+	worked = s.finishSyncs()
+	if s.store.Err() != nil {
+		return worked, nil
 	}
 	worked = s.deliverTicks() || worked
 	r := &s.round
@@ -77,13 +86,11 @@ func (s *shard) run() (worked bool, err error) {
 	}
 	s.counters.rounds.Add(1)
 	if err := s.commit(r); err != nil {
-		s.store.fail(err)
-	}
-	if err := s.store.Err(); err != nil {
-		s.shut(err)
 		return true, err
 	}
-	s.settle()
+	if s.store.Err() == nil {
+		s.settle()
+	}
 	return true, nil
 }
 
@@ -96,13 +103,13 @@ func (s *shard) commit(r *Round) error {
 	if !r.Batch.Empty() {
 		if fn := s.store.cfg.BeforeCommit; fn != nil {
 			if err := fn(s.index, r.Batch, sync); err != nil {
-				return fmt.Errorf("store: commit: %w", err)
+				return fmt.Errorf("commit: %w", err)
 			}
 		}
 		s.counters.commits.Add(1)
 		s.counters.batchBytes.Add(uint64(r.Batch.Len()))
 		if err := s.write(r.Batch, sync); err != nil {
-			return fmt.Errorf("store: commit: %w", err)
+			return fmt.Errorf("commit: %w", err)
 		}
 	}
 	durable := append([]slotFunc(nil), r.durable...)
@@ -126,7 +133,7 @@ func (s *shard) commit(r *Round) error {
 	}
 	if r.Batch != nil {
 		if err := r.Batch.Close(); err != nil {
-			return fmt.Errorf("store: close batch: %w", err)
+			return fmt.Errorf("close batch: %w", err)
 		}
 		r.Batch = nil
 	}
@@ -147,8 +154,7 @@ func (s *shard) commit(r *Round) error {
 }
 
 // write commits a batch; with sync, its sync is in flight afterwards.
-func (s *shard) write(b *pebble.Batch, sync bool) (err error) {
-	defer catchFatal(&err)
+func (s *shard) write(b *pebble.Batch, sync bool) error {
 	db := s.store.cfg.DB
 	if sync && !s.store.cfg.ManualSync {
 		return db.ApplyNoSyncWait(b, pebble.Sync)
@@ -168,12 +174,8 @@ func (s *Store) SyncLog() error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	err := func() (err error) {
-		defer catchFatal(&err)
-		return s.cfg.DB.LogData(nil, pebble.Sync)
-	}()
-	if err != nil {
-		s.fail(fmt.Errorf("store: sync: %w", err))
+	if err := Guard(func() error { return s.cfg.DB.LogData(nil, pebble.Sync) }); err != nil {
+		s.fail(fmt.Errorf("sync: %w", err))
 		return s.Err()
 	}
 	for _, sh := range s.shards {
@@ -215,7 +217,7 @@ func (s *shard) syncDone(err error) {
 	s.mu.Lock()
 	s.mu.synced++
 	if err != nil && s.mu.syncErr == nil {
-		s.mu.syncErr = fmt.Errorf("store: sync: %w", err)
+		s.mu.syncErr = fmt.Errorf("sync: %w", err)
 	}
 	s.mu.Unlock()
 	s.wakeUp()
@@ -236,7 +238,7 @@ func (s *shard) finishSyncs() (worked bool) {
 	for _, p := range s.syncing[:n] {
 		due = append(due, p.durable...)
 		if err := p.batch.Close(); err != nil {
-			s.store.fail(fmt.Errorf("store: close batch: %w", err))
+			s.store.fail(fmt.Errorf("close batch: %w", err))
 			return true
 		}
 	}

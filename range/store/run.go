@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -30,7 +29,8 @@ const syncQueue = 64
 
 // Stop stops the store in order: what was posted before is handled, syncs in
 // flight end, then every member is closed with ErrStopped. When it returns,
-// no callback is outstanding and no goroutine runs. Also without Start.
+// no callback is outstanding and no goroutine runs. Also without Start. It may not
+// return once Fault.Locked is closed.
 func (s *Store) Stop() {
 	s.stopOnce.Do(func() {
 		if s.stop == nil {
@@ -51,7 +51,7 @@ func (s *Store) keepTime(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.faulted:
+		case <-s.Failed():
 			return
 		case <-t.C:
 			s.Tick()
@@ -78,6 +78,7 @@ func (s *shard) work(ctx context.Context) {
 		}
 		select {
 		case <-s.wake:
+		case <-s.store.Failed():
 		case <-ctx.Done():
 		}
 	}
@@ -111,10 +112,13 @@ func (s *shard) drain() {
 		}
 		if s.store.cfg.ManualSync {
 			if _, err := s.store.SyncNext(s.index); err != nil {
-				s.store.fail(fmt.Errorf("store: sync: %w", err))
+				continue // the fault, with which run shuts the shard
 			}
 		} else if s.toSync != nil {
-			<-s.wake
+			select {
+			case <-s.wake:
+			case <-s.store.Failed():
+			}
 		}
 	}
 	s.shut(ErrStopped)

@@ -41,6 +41,9 @@ type Config struct {
 	// waited for it; one that wraps ErrNotServed, raftlog.ErrCorrupt or
 	// raftlog.ErrFormat closes the slot for good.
 	Loader func(id uint64) (Member, error)
+	// Fault is shared with others who write to DB; see there. Default: the
+	// store's own.
+	Fault  *Fault
 	Logger *zap.Logger
 	// Transport may be nil: messages to peers are dropped.
 	Transport Transport
@@ -82,6 +85,9 @@ func (c *Config) ensureDefaults() {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
+	if c.Fault == nil {
+		c.Fault = NewFault()
+	}
 	c.Shards = cmp.Or(c.Shards, 1)
 	c.TickInterval = cmp.Or(c.TickInterval, 100*time.Millisecond)
 	c.MaxSyncs = cmp.Or(c.MaxSyncs, 2)
@@ -117,10 +123,6 @@ type Store struct {
 	// low: see LowSpace.
 	low atomic.Bool
 
-	// fault stops the store; nil while there is none.
-	fault   atomic.Pointer[error]
-	faulted chan struct{}
-
 	stop     context.CancelFunc
 	workers  sync.WaitGroup
 	stopOnce sync.Once
@@ -133,7 +135,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, faulted: make(chan struct{})}
+	s := &Store{cfg: cfg}
 	for i := range cfg.Shards {
 		s.shards = append(s.shards, newShard(s, i))
 	}
@@ -193,29 +195,16 @@ func (s *Store) PollSpace() error {
 }
 
 // Failed is closed when a fault has stopped the store. Err tells which.
-func (s *Store) Failed() <-chan struct{} { return s.faulted }
+func (s *Store) Failed() <-chan struct{} { return s.cfg.Fault.Failed() }
 
 // Err returns the fault that stopped the store, nil if none did.
-func (s *Store) Err() error {
-	if p := s.fault.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
+func (s *Store) Err() error { return s.cfg.Fault.Err() }
 
 // fail stops the store: nothing is committed from here on. The first fault
 // counts. Members are closed by their workers.
 func (s *Store) fail(err error) {
-	if errors.Is(err, errNoSpaceOnDevice) {
-		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-	}
-	if !s.fault.CompareAndSwap(nil, &err) {
-		return
-	}
-	s.cfg.Logger.Error("store stops", zap.Error(err))
-	close(s.faulted)
-	for _, sh := range s.shards {
-		sh.wakeUp()
+	if s.cfg.Fault.Set(err) {
+		s.cfg.Logger.Error("store stops", zap.Error(s.Err()))
 	}
 }
 
