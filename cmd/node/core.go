@@ -40,7 +40,7 @@ type CoreConfig struct {
 	// Engine changes the engine's options before it is opened. May be nil.
 	Engine    func(*pebble.Options)
 	MVCC      mvcc.Options
-	Store     store.Config // DB, Loader are filled in
+	Store     store.Config // DB, Loader, Fault are filled in
 	Sequencer sequencer.Config
 	Limits    replica.Limits
 	Watch     watch.Config // History is filled in
@@ -74,8 +74,8 @@ type Core struct {
 	meta   metaStatus
 	// metaMember is the meta group's, for the store to load.
 	metaMember *metaMember
-	// engineFault is a fault of the engine that was found outside of the store.
-	engineFault atomic.Pointer[error]
+	// fault is the engine's, whoever finds it.
+	fault *store.Fault
 
 	mu struct {
 		sync.Mutex
@@ -103,7 +103,7 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 	}
 	c := &Core{
 		ClusterID: dir.id.ClusterID, NodeID: dir.id.NodeID,
-		dir: dir, log: cfg.Logger, cfg: cfg,
+		dir: dir, log: cfg.Logger, cfg: cfg, fault: store.NewFault(),
 	}
 	c.mu.loaded = make(map[uint64]struct{})
 	defer func() {
@@ -111,7 +111,7 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 			err = errors.Join(err, c.closeEngine(false))
 		}
 	}()
-	if err := c.write(c.open); err != nil {
+	if err := c.fault.Write(c.open); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -262,7 +262,7 @@ func (c *Core) wire() (err error) {
 	c.Compactor = compactor.New(cc)
 
 	st := c.cfg.Store
-	st.DB, st.Loader, st.Logger = c.DB, c.load, c.log
+	st.DB, st.Loader, st.Fault, st.Logger = c.DB, c.load, c.fault, c.log
 	if c.Store, err = store.Open(st); err != nil {
 		return err
 	}
@@ -423,28 +423,7 @@ func (c *Core) Loaded() []uint64 {
 
 // Err returns the fault of the engine, nil if there was none: whatever else is
 // written to it may panic or never return.
-func (c *Core) Err() error {
-	if c.Store != nil && c.Store.Err() != nil {
-		return c.Store.Err()
-	}
-	if p := c.engineFault.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
-
-// write calls fn, which writes to the engine outside of the store, unless there
-// was a fault, and notes one that fn meets.
-func (c *Core) write(fn func() error) error {
-	if err := c.Err(); err != nil {
-		return err
-	}
-	err := store.Guard(fn)
-	if errors.As(err, new(*store.FatalError)) {
-		c.engineFault.CompareAndSwap(nil, &err)
-	}
-	return err
-}
+func (c *Core) Err() error { return c.fault.Err() }
 
 // Close closes the engine and the data directory. The store must have stopped.
 // After a fault (Err) nothing is written any more.
@@ -463,7 +442,7 @@ func (c *Core) Close() error {
 func (c *Core) closeEngine(checkpoint bool) error {
 	var errs []error
 	if c.MVCC != nil && checkpoint {
-		errs = append(errs, c.write(c.MVCC.Close))
+		errs = append(errs, c.fault.Write(c.MVCC.Close))
 	}
 	if c.DB != nil {
 		errs = append(errs, c.closeDB())
@@ -471,14 +450,18 @@ func (c *Core) closeEngine(checkpoint bool) error {
 	return errors.Join(append(errs, c.dir.close())...)
 }
 
+// errNotClosed: what is open ends with the process.
+var errNotClosed = errors.New("the engine is not closed after its fault")
+
 // closeDB closes the engine, unless its fault left it with locks held, on which
-// closing would wait for ever: what is open then ends with the process.
+// closing would wait for ever.
 func (c *Core) closeDB() error {
-	var fatal *store.FatalError
-	if errors.As(c.Err(), &fatal) && fatal.Locked {
-		return errors.New("the engine is not closed after its fault")
+	select {
+	case <-c.fault.Locked():
+		return errNotClosed
+	default:
+		return store.Guard(c.DB.Close)
 	}
-	return store.Guard(c.DB.Close)
 }
 
 // rangeMember is a replica as the store drives it.

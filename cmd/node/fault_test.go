@@ -209,3 +209,111 @@ func TestCompactorMeetsTheFault(t *testing.T) {
 		t.Errorf("close: %v, want %v", err, errorfs.ErrInjected)
 	}
 }
+
+// fillLog writes to the engine, without a sync, until its log refuses. It does not
+// return if another write has left the engine with locks held.
+func fillLog(db *pebble.DB) error {
+	for {
+		b := db.NewBatch()
+		// Nothing for the memtable: to begin another is to begin another log.
+		if err := b.LogData(make([]byte, 100<<10), nil); err != nil {
+			return err
+		}
+		if err := b.Commit(pebble.NoSync); err != nil {
+			return err
+		}
+	}
+}
+
+// TestStopAfterFaultThatLeavesLocksHeld: a commit that finds the engine's log
+// broken leaves locks held, on which every other commit and the closing of the
+// engine wait for ever. Whoever finds it, and whatever fault was there before, the
+// stop reports the fault and waits for nobody.
+func TestStopAfterFaultThatLeavesLocksHeld(t *testing.T) {
+	const (
+		before = "a write beside the store, begun before the store has a fault, finds the locks"
+		beside = "a write beside the store finds the fault, the store is about to commit"
+		store  = "the store finds the fault, a write beside it is about to commit"
+	)
+	for _, name := range []string{before, beside, store} {
+		t.Run(name, func(t *testing.T) {
+			var armed atomic.Bool
+			var onCommit func()
+			n, disk := startOnFaultyDisk(t, func(c *CoreConfig) {
+				c.Store.BeforeCommit = func(int, *pebble.Batch, bool) error {
+					if armed.CompareAndSwap(true, false) {
+						onCommit()
+					}
+					return nil
+				}
+			})
+			c, client := n.core, dial(t, n)
+			put := func() {
+				// Its answer is an error, or none if the worker hangs.
+				go func() { _, _ = client.Put(context.Background(), "b", "1") }()
+			}
+			began, goOn := make(chan struct{}), make(chan struct{})
+			wait := func() { close(began); <-goOn }
+			switch name {
+			case before:
+				n.background(func() {
+					_ = c.fault.Write(func() error { wait(); return fillLog(c.DB) })
+				})
+				<-began
+				disk.broken.Store(true)
+				put()
+				<-c.Store.Failed()
+				close(goOn)
+			case beside:
+				onCommit = wait
+				armed.Store(true)
+				put()
+				<-began
+				disk.broken.Store(true)
+				if err := c.fault.Write(func() error { return fillLog(c.DB) }); !errors.Is(err, errorfs.ErrInjected) {
+					t.Errorf("write: %v, want %v", err, errorfs.ErrInjected)
+				}
+				close(goOn)
+			case store:
+				n.background(func() {
+					_ = c.fault.Write(func() error { wait(); return fillLog(c.DB) })
+				})
+				<-began
+				disk.broken.Store(true)
+				onCommit = func() { _ = fillLog(c.DB) }
+				armed.Store(true)
+				put()
+				<-c.Store.Failed()
+				close(goOn)
+			}
+			if err := await(t, "the fault", func(ctx context.Context) error {
+				select {
+				case err := <-n.Err():
+					return err
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}); !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("fault: %v, want %v", err, errorfs.ErrInjected)
+			}
+			if err := await(t, "the stop", n.Close); !errors.Is(err, errorfs.ErrInjected) {
+				t.Errorf("close: %v, want %v", err, errorfs.ErrInjected)
+			}
+		})
+	}
+}
+
+// TestDefragmentOnDiskThatFails: a flush that is asked for finds the fault before it
+// begins another log, where the engine would end the process.
+func TestDefragmentOnDiskThatFails(t *testing.T) {
+	n, disk := startOnFaultyDisk(t)
+	disk.broken.Store(true)
+	for range 2 {
+		if err := await(t, "the defragmentation", n.core.Defragment); !errors.Is(err, errorfs.ErrInjected) {
+			t.Errorf("defragment: %v, want %v", err, errorfs.ErrInjected)
+		}
+	}
+	if err := await(t, "the stop", n.Close); !errors.Is(err, errorfs.ErrInjected) {
+		t.Errorf("close: %v, want %v", err, errorfs.ErrInjected)
+	}
+}

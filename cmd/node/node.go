@@ -106,7 +106,7 @@ func Start(ctx context.Context, cfg Config) (_ *Node, err error) {
 		// Who is asked to end while it starts leaves no gap either.
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpTimeout)
 		defer cancel()
-		return nil, errors.Join(err, n.stopCore(end, ctx.Err() != nil))
+		return nil, n.end(err, func() error { return n.stopCore(end, ctx.Err() != nil) })
 	}
 	return n, nil
 }
@@ -162,7 +162,11 @@ func (n *Node) run(ctx context.Context) error {
 	c := n.core
 	c.Store.Start(context.WithoutCancel(ctx))
 	c.Watch.Start()
-	c.Compactor.Start(func(err error) { n.fail(err) })
+	c.Compactor.Start(func(err error) {
+		if c.Err() == nil { // else watchStore tells
+			n.fail(err)
+		}
+	})
 	n.background(n.tick)
 	n.background(n.watchStore)
 	n.background(n.tendKnown)
@@ -227,12 +231,9 @@ func (n *Node) watchStore() {
 	select {
 	case <-n.stopping:
 	case <-n.core.Store.Failed():
-		n.fail(storeFault(n.core.Store.Err()))
+		n.fail(n.core.Err())
 	}
 }
-
-// storeFault is the node's fault when its engine has one.
-func storeFault(err error) error { return fmt.Errorf("store: %w", err) }
 
 // fail reports the fault that ends the node.
 func (n *Node) fail(err error) {
@@ -446,12 +447,36 @@ func (n *Node) Close(ctx context.Context) error {
 	var err error
 	n.closeOnce.Do(func() {
 		close(n.draining)
-		err = errors.Join(n.server.Drain(ctx), n.stopCore(ctx, true))
-		n.server.Stop()
-		if p := n.fault.Load(); p != nil {
-			err = errors.Join(*p, err)
-		}
+		err = n.end(nil, func() error {
+			err := errors.Join(n.server.Drain(ctx), n.stopCore(ctx, true))
+			n.server.Stop()
+			return err
+		})
 	})
+	return err
+}
+
+// end returns, with the errors of stop, why the node ends: what is known already
+// and the node's fault. Once the engine has given up with locks held, stop may wait
+// for ever for who writes to it, and nothing is left to be done in order: end does
+// not wait for it then.
+func (n *Node) end(why error, stop func() error) error {
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	var err error
+	select {
+	case err = <-stopped:
+	case <-n.core.fault.Locked():
+		err = errNotClosed
+		defer n.closeListeners()
+	}
+	if fault := n.core.Err(); fault != nil {
+		n.fail(fault) // watchStore may have ended before it saw it
+	}
+	err = errors.Join(why, err)
+	if p := n.fault.Load(); p != nil && !errors.Is(err, *p) {
+		err = errors.Join(*p, err)
+	}
 	return err
 }
 
@@ -460,8 +485,10 @@ func (n *Node) Kill() error {
 	var err error
 	n.closeOnce.Do(func() {
 		close(n.draining)
-		n.server.Stop()
-		err = n.stopCore(context.Background(), false)
+		err = n.end(nil, func() error {
+			n.server.Stop()
+			return n.stopCore(context.Background(), false)
+		})
 	})
 	return err
 }
@@ -488,9 +515,6 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 	if handOver && c.Err() == nil {
 		n.flush(ctx)
 	}
-	if err := c.Err(); err != nil {
-		n.fail(storeFault(err)) // watchStore may have ended before it saw it
-	}
 	return c.Close()
 }
 
@@ -498,26 +522,15 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 // Nothing rests on it: without room the engine would try again and again, and a
 // slow disk must not keep the node from its end.
 func (n *Node) flush(ctx context.Context) {
-	c := n.core
-	free, err := c.freeBytes(0, reserveBytes)
+	free, err := n.core.freeBytes(0, reserveBytes)
 	if err == nil && free < reserveBytes {
 		err = store.ErrNoSpace
 	}
 	if err == nil {
-		// A flush begins another log, and the engine ends the process when the one
-		// before fails just then: a sync tells whether the disk works.
-		err = c.write(func() error { return c.DB.LogData(nil, pebble.Sync) })
+		err = n.core.flush(ctx)
 	}
 	if err == nil {
-		var flushed <-chan struct{}
-		if flushed, err = c.DB.AsyncFlush(); err == nil {
-			select {
-			case <-flushed:
-				return
-			case <-ctx.Done():
-				err = ctx.Err()
-			}
-		}
+		return
 	}
 	n.log.Warn("stopping without a flush of the engine: the next start takes longer", zap.Error(err))
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 
+	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -35,10 +36,33 @@ func (c *Core) LowSpace() bool { return c.Store.LowSpace() }
 // Defragment rewrites the engine so that what is deleted takes no room. Reads
 // and writes go on meanwhile.
 func (c *Core) Defragment(ctx context.Context) error {
-	if err := c.DB.Flush(); err != nil {
+	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false)
+	return c.fault.Write(func() error { return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false) })
+}
+
+// flush writes what the engine has in memory only to its tables.
+func (c *Core) flush(ctx context.Context) error {
+	var flushed <-chan struct{}
+	err := c.fault.Write(func() (err error) {
+		// A flush begins another log, and the engine ends the process when the one
+		// before fails just then: a sync tells whether the disk works.
+		if err := c.DB.LogData(nil, pebble.Sync); err != nil {
+			return err
+		}
+		flushed, err = c.DB.AsyncFlush()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-flushed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // WaitCompacted waits until a compaction's garbage is removed here.
