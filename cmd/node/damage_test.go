@@ -140,6 +140,24 @@ func dialGRPC(t *testing.T, n *Node) *grpc.ClientConn {
 	return conn
 }
 
+// startIsRefused returns the error of a start on a damaged directory, which leaves
+// the data as it was.
+func startIsRefused(t *testing.T, disk vfs.FS) error {
+	t.Helper()
+	before := rows(t, disk)
+	n, err := Start(t.Context(), testConfig(disk))
+	if err == nil {
+		closeTest(t, n)
+	}
+	if !errors.Is(err, ErrDamaged) {
+		t.Fatalf("start: %v, want %v", err, ErrDamaged)
+	}
+	if after := rows(t, disk); after != before {
+		t.Errorf("the engine has changed:\n%s\nbefore:\n%s", after, before)
+	}
+	return err
+}
+
 // TestStartOnDamagedMetaGroupFails: without the meta group nothing can be
 // ordered. The start says what is damaged and what to do, and leaves the data as
 // it was.
@@ -150,22 +168,11 @@ func TestStartOnDamagedMetaGroupFails(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			disk, _ := filled(t)
 			damageGroup(t, disk, keys.MetaGroupID, kind)
-			before := rows(t, disk)
-			n, err := Start(t.Context(), testConfig(disk))
-			if err == nil {
-				closeTest(t, n)
-				t.Fatal("it starts")
-			}
+			err := startIsRefused(t, disk)
 			for _, want := range []string{testDir + ": ", "meta group", "restore it from a copy"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("the error does not say %q: %v", want, err)
 				}
-			}
-			if !errors.Is(err, ErrDamaged) {
-				t.Errorf("start: %v, want %v", err, ErrDamaged)
-			}
-			if after := rows(t, disk); after != before {
-				t.Errorf("the engine has changed:\n%s\nbefore:\n%s", after, before)
 			}
 		})
 	}
@@ -180,17 +187,7 @@ func TestStartOnMetaGroupWithoutItsRowsFails(t *testing.T) {
 			withEngine(t, disk, func(db *pebble.DB) error {
 				return db.Delete(keys.Group(keys.MetaGroupID, kind), pebble.Sync)
 			})
-			before := rows(t, disk)
-			n, err := Start(t.Context(), testConfig(disk))
-			if err == nil {
-				closeTest(t, n)
-			}
-			if !errors.Is(err, ErrDamaged) {
-				t.Errorf("start: %v, want %v", err, ErrDamaged)
-			}
-			if after := rows(t, disk); after != before {
-				t.Errorf("the engine has changed:\n%s\nbefore:\n%s", after, before)
-			}
+			startIsRefused(t, disk)
 		})
 	}
 }
@@ -205,17 +202,7 @@ func TestStartOnDamagedRowOfTheNodeFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			disk, _ := filled(t)
 			withEngine(t, disk, func(db *pebble.DB) error { return db.Set(key, []byte("nonsense!"), pebble.Sync) })
-			before := rows(t, disk)
-			n, err := Start(t.Context(), testConfig(disk))
-			if err == nil {
-				closeTest(t, n)
-			}
-			if !errors.Is(err, ErrDamaged) {
-				t.Errorf("start: %v, want %v", err, ErrDamaged)
-			}
-			if after := rows(t, disk); after != before {
-				t.Errorf("the engine has changed:\n%s\nbefore:\n%s", after, before)
-			}
+			startIsRefused(t, disk)
 		})
 	}
 }
