@@ -49,6 +49,8 @@ type app struct {
 	environ        []string
 	signals        <-chan os.Signal
 	start          startFunc
+	// begun: the command line was right, and its command runs.
+	begun bool
 }
 
 func main() {
@@ -76,6 +78,9 @@ func (a *app) run(args []string) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
+	if a.begun {
+		return exitFailed
+	}
 	return exitUsage // from cobra itself: unknown command, wrong arguments
 }
 
@@ -89,6 +94,7 @@ ETCD_* variables; what is not built yet is refused by name.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.PersistentPreRun = func(*cobra.Command, []string) { a.begun = true }
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -231,6 +232,28 @@ func TestRangeSplitPrintsWhatWasDoneBeforeAFailure(t *testing.T) {
 	}
 	if len(done.Splits) != 1 || string(done.Splits[0].Right.Start) != "c" || len(done.Existing) != 1 || string(done.Existing[0]) != "a" {
 		t.Errorf("got %+v", done)
+	}
+}
+
+// fullWriter has no room.
+type fullWriter struct{}
+
+func (fullWriter) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestOutputThatCannotBeWritten is no fault of the command line.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	addr := listenAdmin(t, newFakeAdmin())
+	for _, args := range [][]string{
+		{"version"}, {"range", "list"}, {"range", "list", "-o", "json"}, {"range", "split", "m"}, {"range", "describe", "1"},
+	} {
+		if args[0] == "range" {
+			args = append(args, "--endpoints", addr)
+		}
+		var errs strings.Builder
+		a := &app{stdin: strings.NewReader(""), stdout: fullWriter{}, stderr: &errs}
+		if code := a.run(args); code != exitFailed || !strings.Contains(errs.String(), syscall.ENOSPC.Error()) {
+			t.Errorf("%v: exit code %d, %q", args, code, errs.String())
+		}
 	}
 }
 
