@@ -134,6 +134,9 @@ func (c *Core) openEngine() error {
 		c.cfg.Engine(opts)
 	}
 	db, err := pebble.Open(c.dir.enginePath(), opts)
+	if lacksFile(err) {
+		err = fmt.Errorf("%w: %w", pebble.ErrCorruption, err)
+	}
 	if err != nil {
 		return explain(c.dir.path, "open the engine", err)
 	}

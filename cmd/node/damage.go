@@ -3,6 +3,8 @@ package node
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -18,6 +20,13 @@ func isDamage(err error) bool {
 	var corrupt *meta.CorruptError
 	return pebble.IsCorruptionError(err) || errors.Is(err, raftlog.ErrCorrupt) ||
 		errors.Is(err, replica.ErrCorrupt) || errors.As(err, &corrupt)
+}
+
+// lacksFile reports whether the engine cannot be opened because a file that it
+// should have is not there, or is shorter or longer than it was. The engine does
+// not say of such an error that it is damage.
+func lacksFile(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || err != nil && strings.Contains(err.Error(), "object size mismatch")
 }
 
 // isNewer reports whether err says that a newer release wrote what was read.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -173,6 +174,44 @@ func TestStartOnDamagedMetaGroupFails(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("the error does not say %q: %v", want, err)
 				}
+			}
+		})
+	}
+}
+
+// TestStartWithoutAFileOfTheEngineFails: a table that is gone or cut is damage, and
+// the error says what to do.
+func TestStartWithoutAFileOfTheEngineFails(t *testing.T) {
+	for name, harm := range map[string]func(disk vfs.FS, table string) error{
+		"gone": func(disk vfs.FS, table string) error { return disk.Remove(table) },
+		"cut": func(disk vfs.FS, table string) error {
+			f, err := disk.Create(table, vfs.WriteCategoryUnspecified)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk, _ := filled(t)
+			dir := disk.PathJoin(testDir, "engine")
+			names, err := disk.List(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, ".sst") })
+			if at < 0 {
+				t.Fatalf("no table among %v", names)
+			}
+			if err := harm(disk, disk.PathJoin(dir, names[at])); err != nil {
+				t.Fatal(err)
+			}
+			n, err := Start(t.Context(), testConfig(disk))
+			if err == nil {
+				closeTest(t, n)
+			}
+			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "restore it from a copy") {
+				t.Errorf("start: %v", err)
 			}
 		})
 	}
