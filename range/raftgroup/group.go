@@ -60,8 +60,12 @@ type Config struct {
 	Machine Machine
 	// Logger gets what raft says, at debug level, and problems. Default: none.
 	Logger *zap.Logger
-	// ElectionTicks without a word from a leader start an election. Default 10.
+	// ElectionTicks without a word from its leader make a replica forget it; up
+	// to as many again and it campaigns. Default 10.
 	ElectionTicks int
+	// Seed of the election timeouts. They follow from it, ID and ReplicaID, so
+	// replicas of a group may share it.
+	Seed uint64
 	// HeartbeatTicks between two heartbeats of a leader. Default 1.
 	HeartbeatTicks int
 	// KeepEntries and KeepBytes bound what a leader keeps of its applied log
@@ -122,6 +126,9 @@ type Group struct {
 	// term, lead, state and committed are raft's, as of the last Ready.
 	term, lead, committed uint64
 	state                 raft.StateType
+	// election is the clock of followers and candidates. vote is the last seen.
+	election electionTimer
+	vote     uint64
 	// unsynced counts the Works that need a sync and were not reported durable.
 	unsynced int
 	// durableApplied is the highest index known to be applied durably: a sync
@@ -144,6 +151,7 @@ func New(cfg Config) (g *Group, err error) {
 		machine:     cfg.Machine,
 		keepEntries: cfg.KeepEntries,
 		keepBytes:   cfg.KeepBytes,
+		election:    newElectionTimer(cfg.ElectionTicks, cfg.Seed, cfg.ID, cfg.ReplicaID),
 	}
 	// What the log finds applied may only be visible, when the group was unloaded
 	// and is loaded again. What was cut off was applied durably.
@@ -178,6 +186,7 @@ func New(cfg Config) (g *Group, err error) {
 	}
 	st := g.rn.BasicStatus()
 	g.term, g.lead, g.state, g.committed = st.HardState.GetTerm(), st.Lead, st.RaftState, st.HardState.GetCommit()
+	g.vote = st.HardState.GetVote()
 	// What is committed and not applied is work, too.
 	g.dirty = true
 	if g.soleVoter {
@@ -277,6 +286,9 @@ func (g *Group) Step(m *raftpb.Message) error {
 	if raft.IsLocalMsg(m.GetType()) || raft.IsLocalMsgTarget(m.GetFrom()) || m.GetTo() != g.replica {
 		return fmt.Errorf("group %d: %s from %d to %d", g.id, m.GetType(), m.GetFrom(), m.GetTo())
 	}
+	if fromLeader(m) && m.GetTerm() >= g.term {
+		g.election.heard()
+	}
 	err := g.step(m)
 	if errors.Is(err, raft.ErrProposalDropped) {
 		return ErrNotLeader
@@ -290,12 +302,29 @@ func (g *Group) Tick() (err error) {
 	if g.failed != nil {
 		return g.failed
 	}
-	if g.soleVoter && g.state == raft.StateLeader {
+	if g.state != raft.StateLeader {
+		return g.tickElection()
+	}
+	if g.soleVoter {
 		return nil
 	}
 	defer g.guard(&err)
 	g.rn.Tick()
 	g.dirty = g.dirty || g.rn.HasReady()
+	return nil
+}
+
+// tickElection passes a tick of silence to a replica that does not lead.
+func (g *Group) tickElection() error {
+	forget, campaign := g.election.tick()
+	if forget && g.lead != 0 {
+		if err := g.ForgetLeader(); err != nil {
+			return err
+		}
+	}
+	if campaign {
+		return g.Campaign()
+	}
 	return nil
 }
 

@@ -83,9 +83,7 @@ func (n *network) fault(rng *rand.Rand, proposals *int) {
 		}
 	case 15, 16:
 		nd.ready()
-		if nd.g.IsLeader() { // its ticks know no chance: heartbeats and the check of its quorum
-			must(n.t, nd.g.Tick())
-		}
+		must(n.t, nd.g.Tick())
 	case 17:
 		if rng.IntN(4) == 0 {
 			n.elect(nd.id)

@@ -58,10 +58,16 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 		again = false
 		rd := g.rn.Ready()
 		if rd.SoftState != nil {
+			if rd.SoftState.RaftState != g.state {
+				g.election.restart()
+			}
 			g.lead, g.state = rd.SoftState.Lead, rd.SoftState.RaftState
 		}
-		if !raft.IsEmptyHardState(rd.HardState) {
-			g.term, g.committed = rd.HardState.GetTerm(), rd.HardState.GetCommit()
+		if hs := rd.HardState; !raft.IsEmptyHardState(hs) {
+			if hs.GetTerm() != g.term || hs.GetVote() != g.vote {
+				g.election.restart()
+			}
+			g.term, g.vote, g.committed = hs.GetTerm(), hs.GetVote(), hs.GetCommit()
 		}
 		w.ReadStates = append(w.ReadStates, rd.ReadStates...)
 		for _, m := range rd.Messages {
