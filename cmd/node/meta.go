@@ -19,11 +19,11 @@ func sortIDs(ids []uint64) { slices.Sort(ids) }
 // metaMember is the meta group's member as the store drives it: the Raft group
 // on one side, the placement service on the other.
 type metaMember struct {
-	core    *Core
-	group   *raftgroup.Group
-	member  *placement.Member
-	promise []*raftpb.Message
-	failed  error
+	core   *Core
+	group  *raftgroup.Group
+	raft   *raftgroup.Driver
+	member *placement.Member
+	failed error
 }
 
 // metaPart names the meta group's rows in errors.
@@ -42,7 +42,7 @@ func (c *Core) openMeta() (*metaMember, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &metaMember{core: c, group: g, member: placement.NewMember(c.Placement, g)}, nil
+	return &metaMember{core: c, group: g, raft: raftgroup.NewDriver(g), member: placement.NewMember(c.Placement, g)}, nil
 }
 
 // Handle takes Raft messages; what the service wants is seen in Flush.
@@ -60,24 +60,18 @@ func (m *metaMember) Handle(ev any) {
 
 // Flush gives the service and the group their turns until neither wants more.
 func (m *metaMember) Flush(r *store.Round) {
-	r.Send(m.promise)
-	m.promise = nil
+	if err := m.raft.Begin(r); err != nil {
+		m.failed = err
+	}
 	for m.failed == nil {
 		m.member.Drive()
 		if !m.group.HasReady() {
 			break
 		}
-		work, err := m.group.Ready(r.Batch)
+		work, err := m.raft.Advance(r.Batch, r)
 		if err != nil {
 			m.failed = err
 			break
-		}
-		r.Send(work.Send)
-		if work.NeedsSync {
-			r.NeedSync()
-		}
-		if work.NeedsSync || len(work.WhenDurable) > 0 {
-			r.OnDurable(func() { m.durable(work) })
 		}
 		for _, rs := range work.ReadStates {
 			m.member.Confirmed(rs.RequestCtx)
@@ -89,15 +83,6 @@ func (m *metaMember) Flush(r *store.Round) {
 		return
 	}
 	m.core.meta.set(m.group)
-}
-
-func (m *metaMember) durable(work raftgroup.Work) {
-	send, err := m.group.Durable(work)
-	if err != nil {
-		m.failed = err
-		return
-	}
-	m.promise = append(m.promise, send...)
 }
 
 // Tick passes one tick.

@@ -71,8 +71,10 @@ type Config struct {
 	// Logger may be nil.
 	Logger *zap.Logger
 	Limits Limits
-	// ElectionTicks and HeartbeatTicks are raft's; zero: its defaults.
+	// ElectionTicks, HeartbeatTicks and Seed are the Raft group's; zero: its
+	// defaults.
 	ElectionTicks, HeartbeatTicks int
+	Seed                          uint64
 }
 
 // Replica is one replica of a range. The shard's worker owns it.
@@ -81,6 +83,7 @@ type Replica struct {
 	limits Limits
 	log    *zap.Logger
 	group  *raftgroup.Group
+	raft   *raftgroup.Driver
 	read   *readState
 	latest mvcc.View
 
@@ -118,9 +121,7 @@ type Replica struct {
 	lowSpace   bool   // as of the last Flush
 	flushes    uint64 // so far
 	buffer     []byte // for the next entry
-	// promises to peers that have become durable.
-	promises []*raftpb.Message
-	failed   error
+	failed     error
 }
 
 // appliedState is what the entries up to an index of the log made of the range.
@@ -173,12 +174,13 @@ func New(cfg Config) (*Replica, error) {
 	}
 	r.group, err = raftgroup.New(raftgroup.Config{
 		ID: cfg.RangeID, ReplicaID: id, Log: raftLog, Machine: r, Logger: cfg.Logger,
-		ElectionTicks: cfg.ElectionTicks, HeartbeatTicks: cfg.HeartbeatTicks,
+		ElectionTicks: cfg.ElectionTicks, HeartbeatTicks: cfg.HeartbeatTicks, Seed: cfg.Seed,
 	})
 	if err != nil {
 		read.fail()
 		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
 	}
+	r.raft = raftgroup.NewDriver(r.group)
 	return r, nil
 }
 
@@ -233,12 +235,13 @@ func (r *Replica) handleRaft(m *raftpb.Message) {
 // Flush does what items, ticks and durable batches since the last Flush ask
 // for, staging into b, the batch of the round.
 func (r *Replica) Flush(b *pebble.Batch, round Round) {
+	if err := r.raft.Begin(round); err != nil {
+		r.fail(err)
+	}
 	if r.failed != nil {
 		round.Fail(r.failed)
 		return
 	}
-	round.Send(r.promises)
-	r.promises = nil
 	r.lowSpace = round.LowSpace()
 	r.flushes++
 	r.lookAtLeadership()
@@ -264,10 +267,7 @@ func (r *Replica) Flush(b *pebble.Batch, round Round) {
 
 // advance gives raft its turn.
 func (r *Replica) advance(b *pebble.Batch, round Round) {
-	if !r.group.HasReady() {
-		return
-	}
-	work, err := r.group.Ready(b)
+	work, err := r.raft.Advance(b, round)
 	if err != nil {
 		r.fail(err)
 		if !damaged(err) {
@@ -275,12 +275,8 @@ func (r *Replica) advance(b *pebble.Batch, round Round) {
 		}
 		return
 	}
-	round.Send(work.Send)
-	if work.NeedsSync || r.outcome.needSync {
+	if r.outcome.needSync {
 		round.NeedSync()
-	}
-	if work.NeedsSync || len(work.WhenDurable) > 0 {
-		round.OnDurable(func() { r.durable(work) })
 	}
 	if work.Applied {
 		o := r.outcome
@@ -288,19 +284,6 @@ func (r *Replica) advance(b *pebble.Batch, round Round) {
 		round.OnCommitted(func() { r.committed(&o) })
 		round.Again()
 	}
-}
-
-// durable tells raft that what it wanted on disk is there. Flush follows.
-func (r *Replica) durable(work raftgroup.Work) {
-	if r.failed != nil {
-		return
-	}
-	send, err := r.group.Durable(work)
-	if err != nil {
-		r.fail(err)
-		return
-	}
-	r.promises = append(r.promises, send...)
 }
 
 // damaged tells a fault of this replica's data, after which others go on, from

@@ -75,7 +75,7 @@ type ledger struct {
 	count    uint64
 	hash     uint64
 	proposed int // entries
-	promises []*raftpb.Message
+	raft     *raftgroup.Driver
 
 	sleep   bool // unload when there is nothing to do
 	onFlush func(r *Round)
@@ -96,6 +96,7 @@ func newLedger(db *pebble.DB, id, replica uint64) (*ledger, error) {
 	}
 	l.count, l.hash = decodeLedger(a.Machine)
 	l.group, err = raftgroup.New(raftgroup.Config{ID: id, ReplicaID: replica, Log: log, Machine: l})
+	l.raft = raftgroup.NewDriver(l.group)
 	return l, err
 }
 
@@ -164,6 +165,10 @@ func (l *ledger) Handle(ev any) {
 }
 
 func (l *ledger) Flush(r *Round) {
+	if err := l.raft.Begin(r); err != nil {
+		r.FailStore(err)
+		return
+	}
 	if fn := l.onFlush; fn != nil {
 		l.onFlush = nil
 		fn(r)
@@ -183,7 +188,8 @@ func (l *ledger) Flush(r *Round) {
 			return
 		}
 	}
-	if !l.ready(r) {
+	if _, err := l.raft.Advance(r.Batch, r); err != nil {
+		r.FailStore(err)
 		return
 	}
 	if applied := l.applied; len(applied) > 0 {
@@ -197,31 +203,6 @@ func (l *ledger) Flush(r *Round) {
 	if l.sleep && l.group.Quiet() && len(l.waiting) == 0 {
 		r.Unload()
 	}
-}
-
-// ready does for the group what every member has to.
-func (l *ledger) ready(r *Round) bool {
-	r.Send(l.promises)
-	l.promises = nil
-	w, err := l.group.Ready(r.Batch)
-	if err != nil {
-		r.FailStore(err)
-		return false
-	}
-	if w.NeedsSync {
-		r.NeedSync()
-	}
-	r.Send(w.Send)
-	if w.NeedsSync || len(w.WhenDurable) > 0 {
-		r.OnDurable(func() {
-			msgs, err := l.group.Durable(w)
-			if err != nil {
-				panic(err)
-			}
-			l.promises = append(l.promises, msgs...)
-		})
-	}
-	return true
 }
 
 func (l *ledger) Tick()            { _ = l.group.Tick() }
