@@ -539,6 +539,12 @@ func (w *world) split(key []byte, done func(*placementpb.SplitResult, error)) {
 	w.ranges[right.RangeId] = rr
 	w.append(fr, func() {
 		w.boundary(key)
+		// What waits is sent back before anybody can see the right range.
+		blocked := fr.blocked
+		fr.blocked = nil
+		for _, f := range blocked {
+			f()
+		}
 		fr.desc, rr.desc = left, right
 		for owner, spans := range fr.latches {
 			if slices.ContainsFunc(spans, func(s mvcc.Access) bool { return s.End == nil || bytes.Compare(s.End, key) > 0 }) {

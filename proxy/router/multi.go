@@ -117,6 +117,9 @@ func (m *multi) latched(p *txn.Participant, l LatchResult) {
 	if errors.As(l.Err, &re) {
 		m.o.r.learn(re.Descriptors)
 	}
+	if isSentBack(l.Err) {
+		m.o.takeTurn()
+	}
 	if l.Err == nil {
 		for i := range m.pieces {
 			if m.pieces[i].RangeID == p.RangeID {

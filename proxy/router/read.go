@@ -71,6 +71,8 @@ type read struct {
 		left      int
 		issued    bool
 		stopNudge func()
+		// turn is taken when a split has sent the read back, until it has its view.
+		turn *turn
 	}
 	// Of the current attempt, written before its callbacks can see them.
 	dir    *Directory
@@ -84,6 +86,25 @@ func (o *read) cancel() {
 	o.mu.cancelled = true
 	o.stopNudgeLocked()
 	o.mu.Unlock()
+	o.endTurn()
+}
+
+// takeTurn makes the splits to come wait: one has sent the read back. It needs no
+// turn any more once it has its view.
+func (o *read) takeTurn() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.turn == nil && !o.mu.cancelled {
+		o.mu.turn = o.r.turns.take(o.spans)
+	}
+}
+
+func (o *read) endTurn() {
+	o.mu.Lock()
+	turn := o.mu.turn
+	o.mu.turn = nil
+	o.mu.Unlock()
+	o.r.turns.end(turn)
 }
 
 func (o *read) stopNudgeLocked() {
@@ -102,6 +123,7 @@ func (o *read) finish(err error) {
 	o.mu.cancelled = true
 	o.stopNudgeLocked()
 	o.mu.Unlock()
+	o.endTurn()
 	o.done(err)
 }
 
@@ -176,6 +198,9 @@ func (o *read) answered(attempt int, a *placementpb.QueryAnswer, err error) {
 			placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE,
 			placementpb.RefusalReason_REFUSAL_REASON_NOT_SERVING,
 			placementpb.RefusalReason_REFUSAL_REASON_BUSY:
+			if a.Reason == placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH {
+				o.takeTurn()
+			}
 			o.r.learn(a.Descriptors)
 			o.again(attempt)
 		default:
@@ -283,6 +308,9 @@ func (o *read) resolved(attempt, piece int, err error) {
 func (o *read) failed(attempt int, err error) {
 	var re *RangeError
 	if errors.As(err, &re) {
+		if isSentBack(err) {
+			o.takeTurn()
+		}
 		o.r.learn(re.Descriptors)
 		if passes(err) || re.Kind == Unknown {
 			o.again(attempt)
@@ -308,6 +336,7 @@ func (o *read) evaluate(attempt int) {
 			return
 		}
 		defer v.Close()
+		o.endTurn()
 	}
 	o.evaluated(attempt, o.eval(o.point, v, o.pieces))
 }

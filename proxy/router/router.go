@@ -139,6 +139,9 @@ type Router struct {
 	held     atomic.Int64
 	counters counters
 
+	// turns are those of the requests that splits have sent back.
+	turns turns
+
 	waiters waiterPool
 	// stopped are closed by Stop. Requests wait on one of several: a channel that
 	// all of them share is a lock that all of them meet.

@@ -55,13 +55,14 @@ func (r *Router) startSplit(key []byte, done func(*placementpb.SplitResult, erro
 	return o.cancel
 }
 
-// latchedSplit is one try of a split. It takes a latch on the whole range, which
-// stands behind the latches that are held and before those to come, and asks S
-// while it has it:
+// latchedSplit is one try of a split. First it waits for the requests that earlier
+// splits have sent back from this range (turns). Then it takes a latch on the whole
+// range, which stands behind the latches that are held and before those to come,
+// and asks S while it has it:
 //
-//	latching ──► asking S ──► decided: the split takes the latch away
-//	   │            ▲   └───► refused, lost: the latch is given back
-//	   └────────────┘
+//	turns ──► latching ──► asking S ──► decided: the split takes the latch away
+//	  │          │            ▲   └───► refused, lost: the latch is given back
+//	  └──────────┴────────────┘
 //	 no leader, no room, or splitPatience is over: without the latch
 //
 // The owner of the latch never commits, so the latch protects nothing but this
@@ -100,6 +101,20 @@ func (s *latchedSplit) start(attempt int) {
 			s.ask()
 		}
 	})
+	// What the split that made the range has sent back is known once the replica has
+	// applied that split.
+	s.r.cfg.Ranges.Await(d.RangeId, d.Epoch, 0, func(error) {
+		s.r.turns.after(d, func() { s.latch(d, stop) })
+	})
+}
+
+func (s *latchedSplit) latch(d *rangepb.RangeDescriptor, stop func()) {
+	s.mu.Lock()
+	late := s.mu.asking
+	s.mu.Unlock()
+	if late {
+		return
+	}
 	span := mvcc.Access{Start: d.Start, Write: true}
 	if len(d.End) != 0 {
 		span.End = d.End
@@ -108,6 +123,11 @@ func (s *latchedSplit) start(attempt int) {
 		if s.enough() {
 			stop()
 			s.latched(l.Err)
+			return
+		}
+		// The word that gave it back may have come before the latch did.
+		if l.Err == nil {
+			s.r.cfg.Ranges.Unlatch(d.RangeId, s.owner)
 		}
 	})
 }

@@ -50,6 +50,8 @@ type write struct {
 		// multi or read is what the try under way waits for, if anything.
 		multi *multi
 		read  *read
+		// turn is taken when a split has sent the write back.
+		turn *turn
 	}
 	dir *Directory
 }
@@ -90,8 +92,9 @@ var errHeld = errors.New("router: the ranges hold too many writes")
 func (o *write) cancel() {
 	o.mu.Lock()
 	o.mu.ended = true
-	m, rd := o.mu.multi, o.mu.read
+	m, rd, turn := o.mu.multi, o.mu.read, o.mu.turn
 	o.mu.Unlock()
+	o.r.turns.end(turn)
 	if rd != nil {
 		rd.cancel()
 	}
@@ -107,7 +110,9 @@ func (o *write) finish(res *mvcc.Result, err error) {
 		return
 	}
 	o.mu.ended = true
+	turn := o.mu.turn
 	o.mu.Unlock()
+	o.r.turns.end(turn)
 	o.done(res, err)
 }
 
@@ -164,10 +169,23 @@ func (o *write) again(err error) {
 	if errors.As(err, &re) {
 		o.r.learn(re.Descriptors)
 	}
+	if isSentBack(err) {
+		o.takeTurn()
+	}
 	o.mu.Lock()
 	attempt := o.mu.attempt
 	o.mu.Unlock()
 	o.r.retryLater(o.dir, attempt, o.begin)
+}
+
+// takeTurn makes the splits to come wait until the write is done: one has sent it
+// back.
+func (o *write) takeTurn() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.turn == nil && !o.mu.ended {
+		o.mu.turn = o.r.turns.take(o.spans)
+	}
 }
 
 // written takes the answer of the range's leader; on the range's worker.
