@@ -13,6 +13,7 @@ import (
 const (
 	largeName   = "large"
 	compactName = "compact"
+	splitName   = "split"
 )
 
 func workNames() []string {
@@ -20,7 +21,7 @@ func workNames() []string {
 	for _, w := range works {
 		names = append(names, w.name)
 	}
-	return append(names, largeName, compactName)
+	return append(names, largeName, compactName, splitName)
 }
 
 // largeBatch is the puts of one transaction that fills a store. All are in one namespace, so in one range.

@@ -36,6 +36,7 @@ type options struct {
 	LargeKeys               int
 	CompactRevisions        int
 	CompactRate             int
+	Splits                  int
 	WorkLimit, TotalLimit   time.Duration
 	Dir, Hawser, Etcd, Tool string `json:"-"`
 	Profiles                string `json:"-"`
@@ -110,8 +111,8 @@ func parse(args []string) (*bench, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	var names, works string
 	flags.StringVar(&names, "targets", "etcd,hawser-1,hawser-64", "servers, in turn: etcd, hawser-N with N ranges")
-	flags.StringVar(&works, "works", "put,put1,get,sget,cas,watch,large,compact", "what to measure, of: "+strings.Join(workNames(), ", "))
-	flags.IntVar(&o.Rounds, "rounds", 3, "rounds over all targets; large and compact run in the first alone")
+	flags.StringVar(&works, "works", "put,put1,get,sget,cas,watch,large,compact,split", "what to measure, of: "+strings.Join(workNames(), ", "))
+	flags.IntVar(&o.Rounds, "rounds", 3, "rounds over all targets; large, compact and split run in the first alone")
 	flags.IntVar(&o.Clients, "clients", 256, "clients at a time")
 	flags.IntVar(&o.Conns, "conns", 8, "connections they share")
 	flags.IntVar(&o.Keys, "keys", 100_000, "keys that put stores and the others use")
@@ -123,6 +124,7 @@ func parse(args []string) (*bench, error) {
 	flags.IntVar(&o.LargeKeys, "large-keys", 2_000_000, "keys of the work large")
 	flags.IntVar(&o.CompactRevisions, "compact-revisions", 1_000_000, "revisions of the work compact")
 	flags.IntVar(&o.CompactRate, "compact-rate", 2000, "puts a second while compacting")
+	flags.IntVar(&o.Splits, "splits", 10_000, "splits of the work split")
 	flags.DurationVar(&o.WorkLimit, "work-limit", 2*time.Minute, "ends a work early; what was done counts")
 	flags.DurationVar(&o.TotalLimit, "limit", time.Hour, "ends the run")
 	flags.StringVar(&o.Dir, "dir", filepath.Join("bin", "bench"), "directory for the data, on a disk; what is made there is removed")
@@ -131,7 +133,7 @@ func parse(args []string) (*bench, error) {
 	flags.StringVar(&o.Profiles, "profiles", "", "directory for CPU profiles of every work")
 	flags.StringVar(&o.JSON, "json", filepath.Join("bin", "bench.json"), "file for all figures; none if empty")
 	flags.BoolVar(&o.Keep, "keep", false, "leave the data and logs of the servers in -dir")
-	short := flags.Bool("short", false, "small sizes, one round, without large and compact; what is set explicitly stays")
+	short := flags.Bool("short", false, "small sizes, one round, without large, compact and split; what is set explicitly stays")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -167,7 +169,7 @@ func parse(args []string) (*bench, error) {
 	for name, n := range map[string]int{
 		"rounds": o.Rounds, "clients": o.Clients, "conns": o.Conns, "keys": o.Keys, "ops": o.Ops, "one-ops": o.OneOps,
 		"watchers": o.Watchers, "watch-puts": o.WatchPuts, "large-keys": o.LargeKeys, "compact-revisions": o.CompactRevisions,
-		"compact-rate": o.CompactRate,
+		"compact-rate": o.CompactRate, "splits": o.Splits,
 	} {
 		if n < 1 {
 			return nil, fmt.Errorf("-%s %d: at least 1", name, n)
@@ -239,6 +241,11 @@ func (b *bench) measureTarget(ctx context.Context, t target) error {
 	if b.wants(compactName) {
 		if err := b.onFresh(ctx, t, b.runCompact); err != nil {
 			return fmt.Errorf("%s: %w", compactName, err)
+		}
+	}
+	if b.wants(splitName) && t.ranges > 0 {
+		if err := b.runSplits(ctx, t); err != nil {
+			return fmt.Errorf("%s: %w", splitName, err)
 		}
 	}
 	return nil
