@@ -43,6 +43,12 @@ const (
 	DefaultMaxConcurrentStreams = 16384
 )
 
+// The values of --initial-cluster-state.
+const (
+	ClusterNew      = "new"
+	ClusterExisting = "existing"
+)
+
 // Bounds of what is accepted. They are wide: they catch a slip of the unit or
 // of the sign, not a choice.
 const (
@@ -77,7 +83,7 @@ type Config struct {
 
 	// ListenClientURLs are the addresses for clients: gRPC, and HTTP unless
 	// ListenClientHTTPURLs is set. The host is an IP address or "localhost";
-	// port 0 lets the system choose.
+	// port 0 lets the system choose. unix:///path is a Unix socket.
 	ListenClientURLs []url.URL
 	// AdvertiseClientURLs are what MemberList tells clients to connect to. By
 	// default ListenClientURLs, if these can be connected to: a wildcard
@@ -97,6 +103,10 @@ type Config struct {
 	InitialAdvertisePeerURLs []url.URL
 	// InitialCluster is "name=peer-url[,...]"; it may name this node alone.
 	InitialCluster string
+	// InitialClusterState is ClusterNew, or ClusterExisting: the data directory
+	// must have data then. What an empty one would do, join a cluster of others,
+	// is not built. A directory with data makes no difference of it, as in etcd.
+	InitialClusterState string
 	// InitialClusterToken keeps apart clusters that are made from the same
 	// settings.
 	InitialClusterToken string
@@ -186,6 +196,7 @@ func (c *Config) EnsureDefaults() {
 	if c.InitialCluster == "" {
 		c.InitialCluster = formatCluster(c.Name, c.InitialAdvertisePeerURLs)
 	}
+	setDefault(&c.InitialClusterState, ClusterNew)
 	setDefault(&c.InitialClusterToken, DefaultClusterToken)
 	setDefault(&c.HeartbeatInterval, DefaultHeartbeatInterval)
 	setDefault(&c.ElectionTimeout, DefaultElectionTimeout)

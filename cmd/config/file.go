@@ -44,7 +44,7 @@ func parseFile(l *loader, path string, content []byte) {
 		if !ok || text == "" {
 			continue
 		}
-		l.set(o, label(o.name, text), fileText(o, text))
+		l.set(o, label(o.name, text), fileText(o.isDuration, text))
 	}
 	for _, o := range foreignOptions {
 		text, ok := values[o.name]
@@ -52,7 +52,7 @@ func parseFile(l *loader, path string, content []byte) {
 		if !ok || text == "" {
 			continue
 		}
-		l.foreign(o, hideSecretInFile(path, o.name, label(o.name, text)), text)
+		l.foreign(o, hideSecretInFile(path, o.name, label(o.name, text)), fileText(o.kind == duration, text))
 	}
 	for _, name := range sortedKeys(values) {
 		l.problems = append(l.problems, fmt.Errorf("%s: unknown option %q", path, name))
@@ -60,8 +60,8 @@ func parseFile(l *loader, path string, content []byte) {
 }
 
 // fileText turns a duration given as nanoseconds into the text of a flag.
-func fileText(o option, text string) string {
-	if o.isDuration {
+func fileText(isDuration bool, text string) string {
+	if isDuration {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return time.Duration(n).String()
 		}

@@ -41,7 +41,7 @@ func NewSource(fs *pflag.FlagSet) *Source {
 		s.declare(o.name, o.usage, shown, o.isBool)
 	}
 	for _, o := range foreignOptions {
-		s.declare(o.name, o.reason, "", o.isBool)
+		s.declare(o.name, o.reason, "", o.kind == boolean)
 		_ = fs.MarkHidden(o.name) // fails for undeclared names only
 	}
 	return s
@@ -114,10 +114,15 @@ type loader struct {
 	problems []error
 }
 
+// mayBeEmpty are the options whose default an empty text stands for, as in etcd.
+var mayBeEmpty = []string{"data-dir", "listen-client-http-urls", "listen-metrics-urls"}
+
 // set gives one option its text. label names the source: "--name=x".
 func (l *loader) set(o option, label, text string) {
 	if text == "" {
-		l.problems = append(l.problems, fmt.Errorf("%s: must not be empty", label))
+		if !slices.Contains(mayBeEmpty, o.name) {
+			l.problems = append(l.problems, fmt.Errorf("%s: must not be empty", label))
+		}
 		return
 	}
 	if err := o.set(&l.config, text); err != nil {

@@ -1,25 +1,43 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A foreignOption is an option of etcd that Hawser does not have. It is known
 // by name so that the operator reads why, instead of "unknown flag".
+//
+// The default of etcd asks for nothing and is always accepted without a word.
+// What happens to another value says refused: a value that asks for something
+// that Hawser does not do, above all for protection, ends the start; one that
+// tunes what does not exist here, or what a single node has no use for, is taken
+// with a warning.
 type foreignOption struct {
 	name string
-	// reason completes "<name>: ...".
-	reason string
-	// accepted are the values that ask for nothing beyond what Hawser does.
+	kind kind
+	// accepted are the values that ask for nothing: etcd's default first, then
+	// others that mean the same.
 	accepted []string
-	// ignored: the option tunes a part of etcd that does not exist here, so any
-	// value is harmless. It is taken with a warning.
-	ignored bool
-	isBool  bool
+	// refused: other values end the start. Else they are taken with a warning.
+	refused bool
+	// reason completes "--name=value: ...", for the refusal or the warning.
+	reason string
 }
+
+// kind is what the text of a foreign option must be, whatever becomes of it.
+type kind int
+
+const (
+	anyText kind = iota
+	boolean
+	number
+	duration
+)
 
 const (
 	noTLS       = "TLS is not supported yet"
@@ -30,118 +48,169 @@ const (
 	noRotation  = "log rotation is not supported; rotate from outside"
 	noGateway   = "the JSON gateway is not supported yet"
 	noPart      = "has no effect: Hawser does not have this part of etcd"
+	oneNode     = "has no effect on a single node"
+	noPeerPort  = "has no effect: a single node opens no peer port"
+	noUse       = "has no effect: what it belongs to is switched off"
 )
 
 var foreignOptions = slices.Concat(
-	foreign(noTLS, "", "cert-file", "key-file", "client-cert-file", "client-key-file", "client-crl-file",
-		"client-cert-allowed-hostname", "trusted-ca-file", "cipher-suites", "tls-max-version",
-		"peer-cert-file", "peer-key-file", "peer-client-cert-file", "peer-client-key-file", "peer-trusted-ca-file",
-		"peer-crl-file", "peer-cert-allowed-cn", "peer-cert-allowed-hostname"),
-	foreignBool(noTLS, false, "client-cert-auth", "auto-tls", "peer-client-cert-auth", "peer-auto-tls", "peer-skip-client-san-verification"),
-	foreign(noTLS, "TLS1.2", "tls-min-version"),
-	foreign(noTLS, "1", "self-signed-cert-validity"),
+	refused(noTLS, anyText, "", "cert-file", "key-file", "client-cert-file", "client-key-file", "client-crl-file",
+		"client-cert-allowed-hostname", "trusted-ca-file"),
+	refused(noTLS, boolean, "false", "client-cert-auth", "auto-tls"),
+	// These restrict TLS and switch nothing on, in etcd either.
+	tuning(noUse, anyText, "", "cipher-suites", "tls-max-version"),
+	tuning(noUse, anyText, "TLS1.2", "tls-min-version"),
+	tuning(noUse, number, "1", "self-signed-cert-validity"),
 
-	foreign(noCluster, "new", "initial-cluster-state"),
-	foreign(noCluster, "1", "max-learners"),
-	foreignBool(noCluster, true, "strict-reconfig-check", "pre-vote", "initial-election-tick-advance"),
-	foreignBool("making a new cluster of old data is not supported yet", false, "force-new-cluster"),
-	foreign("periodic comparison of replicas is not supported yet", "0|0s", "corrupt-check-time"),
-	foreign(noDiscovery, "", "discovery-endpoints", "discovery-token", "discovery-dial-timeout", "discovery-request-timeout",
-		"discovery-keepalive-time", "discovery-keepalive-timeout", "discovery-cert", "discovery-key", "discovery-cacert",
-		"discovery-user", "discovery-password", "discovery-srv", "discovery-srv-name"),
-	foreign(noDiscovery, "exit", "discovery-fallback"),
-	foreignBool(noDiscovery, true, "discovery-insecure-transport"),
-	foreignBool(noDiscovery, false, "discovery-insecure-skip-tls-verify"),
+	// Nothing goes over the peer port of a single node, so nothing lacks the
+	// protection that is asked for.
+	tuning(noPeerPort, anyText, "", "peer-cert-file", "peer-key-file", "peer-client-cert-file", "peer-client-key-file",
+		"peer-trusted-ca-file", "peer-crl-file", "peer-cert-allowed-cn", "peer-cert-allowed-hostname"),
+	tuning(noPeerPort, boolean, "false", "peer-client-cert-auth", "peer-auto-tls", "peer-skip-client-san-verification"),
+	tuning(noPeerPort, duration, "5s", "raft-read-timeout", "raft-write-timeout"),
 
-	foreign(noAuth, "simple", "auth-token"),
-	foreign(noAuth, "10", "bcrypt-cost"),
-	foreign(noAuth, "300", "auth-token-ttl"),
+	tuning(oneNode, number, "1", "max-learners"),
+	tuning(oneNode, boolean, "true", "strict-reconfig-check", "pre-vote", "initial-election-tick-advance"),
+	tuning(oneNode, boolean, "false", "force-new-cluster"),
+	tuning(oneNode, duration, "0s", "corrupt-check-time"),
+	tuning(oneNode, duration, "1m", "compact-hash-check-time"),
+	tuning(oneNode, duration, "5s", "downgrade-check-time"),
+	tuning(oneNode, number, "5000", "snapshot-catchup-entries"),
 
-	foreignBool(noGateway, false, "enable-grpc-gateway"),
-	foreign(noGateway, "|*", "cors", "host-whitelist"),
+	refused(noDiscovery, anyText, "", "discovery", "discovery-endpoints", "discovery-token", "discovery-srv", "discovery-srv-name"),
+	tuning(noUse, anyText, "", "discovery-proxy", "discovery-cert", "discovery-key", "discovery-cacert", "discovery-user", "discovery-password"),
+	tuning(noUse, duration, "2s", "discovery-dial-timeout", "discovery-keepalive-time"),
+	tuning(noUse, duration, "5s", "discovery-request-timeout"),
+	tuning(noUse, duration, "6s", "discovery-keepalive-timeout"),
+	tuning(noUse, anyText, "exit", "discovery-fallback"),
+	tuning(noUse, boolean, "true", "discovery-insecure-transport"),
+	tuning(noUse, boolean, "false", "discovery-insecure-skip-tls-verify"),
 
-	foreign("a second folder is not supported: one engine holds log and data", "", "wal-dir"),
-	foreignBool("locking memory is not supported yet", false, "memory-mlock"),
-	foreignBool("sharing a port is not supported yet", false, "socket-reuse-port", "socket-reuse-address"),
-	foreign("only zap exists", "zap", "logger"),
-	foreignBool(noRotation, false, "enable-log-rotation"),
-	foreign(noRotation, "", "log-rotation-config-json"),
-	foreignBool(noTracing, false, "enable-distributed-tracing"),
-	foreign(noTracing, "", "distributed-tracing-address", "distributed-tracing-service-name", "distributed-tracing-instance-id"),
-	foreign(noTracing, "0", "distributed-tracing-sampling-rate"),
+	refused(noAuth, anyText, "simple", "auth-token"),
+	tuning(noUse, number, "10", "bcrypt-cost"),
+	tuning(noUse, number, "300", "auth-token-ttl"),
 
-	ignored("snapshot-count", "snapshot-catchup-entries", "max-snapshots", "max-wals",
-		"backend-bbolt-freelist-type", "backend-batch-interval", "backend-batch-limit",
-		"bootstrap-defrag-threshold-megabytes", "raft-read-timeout", "raft-write-timeout",
-		"warning-apply-duration", "compact-hash-check-time", "downgrade-check-time", "v2-deprecation"),
-	[]foreignOption{{name: "feature-gates", reason: "a feature gate of etcd that is not supported"}},
+	// etcd's default is on, so it asks for something; but most who write it down
+	// do not use the gateway, and whoever does sees at once that it is not there.
+	tuning(noGateway, boolean, "false", "enable-grpc-gateway"),
+	refused(noGateway, anyText, "*|", "cors", "host-whitelist"),
+
+	refused("a second folder is not supported: one engine holds log and data", anyText, "", "wal-dir"),
+	refused("locking memory is not supported yet", boolean, "false", "memory-mlock"),
+	refused("sharing a port is not supported yet", boolean, "false", "socket-reuse-port"),
+	// Listeners have SO_REUSEADDR in any case.
+	tuning("", boolean, "false", "socket-reuse-address"),
+	refused("only zap exists", anyText, "zap", "logger"),
+	refused(noRotation, boolean, "false", "enable-log-rotation"),
+	tuning(noUse, anyText, `{"maxsize": 100, "maxage": 0, "maxbackups": 0, "localtime": false, "compress": false}`, "log-rotation-config-json"),
+	refused(noTracing, boolean, "false", "enable-distributed-tracing"),
+	tuning(noUse, anyText, "localhost:4317", "distributed-tracing-address"),
+	tuning(noUse, anyText, "etcd", "distributed-tracing-service-name"),
+	tuning(noUse, anyText, "", "distributed-tracing-instance-id"),
+	tuning(noUse, number, "0", "distributed-tracing-sampling-rate"),
+
+	tuning(noPart, number, "10000", "snapshot-count"),
+	tuning(noPart, number, "5", "max-snapshots", "max-wals"),
+	tuning(noPart, anyText, "map", "backend-bbolt-freelist-type"),
+	tuning(noPart, duration, "0s", "backend-batch-interval"),
+	tuning(noPart, number, "0", "backend-batch-limit", "bootstrap-defrag-threshold-megabytes"),
+	tuning(noPart, duration, "100ms", "warning-apply-duration"),
+	tuning(noPart, anyText, "write-only", "v2-deprecation"),
+	[]foreignOption{{name: featureGatesOption}},
 )
 
-// foreign makes options that are refused unless the value is one of accepted,
+// featureGatesOption is a list of its own: each gate has a value.
+const featureGatesOption = "feature-gates"
+
+// refused makes options that end the start unless the value is one of accepted,
 // which are separated by "|".
-func foreign(reason, accepted string, names ...string) []foreignOption {
+func refused(reason string, k kind, accepted string, names ...string) []foreignOption {
+	list := tuning(reason, k, accepted, names...)
+	for i := range list {
+		list[i].refused = true
+	}
+	return list
+}
+
+// tuning makes options that are taken with a warning unless the value is one of
+// accepted. Without a reason there is no warning.
+func tuning(reason string, k kind, accepted string, names ...string) []foreignOption {
 	var list []foreignOption
 	for _, name := range names {
-		list = append(list, foreignOption{name: name, reason: reason, accepted: strings.Split(accepted, "|")})
-	}
-	return list
-}
-
-func foreignBool(reason string, accepted bool, names ...string) []foreignOption {
-	list := foreign(reason, strconv.FormatBool(accepted), names...)
-	for i := range list {
-		list[i].isBool = true
-	}
-	return list
-}
-
-func ignored(names ...string) []foreignOption {
-	list := foreign(noPart, "", names...)
-	for i := range list {
-		list[i].ignored = true
+		list = append(list, foreignOption{name: name, kind: k, accepted: strings.Split(accepted, "|"), reason: reason})
 	}
 	return list
 }
 
 // check returns a warning to log, or the reason of the refusal.
-func (o foreignOption) check(text string) (warning string, err error) {
-	if o.name == "feature-gates" {
-		return checkFeatureGates(text)
+func (o foreignOption) check(value string) (warning string, err error) {
+	if o.name == featureGatesOption {
+		return checkFeatureGates(value)
 	}
-	if o.ignored {
-		return o.reason, nil
+	value, err = o.kind.normal(value)
+	if err != nil {
+		return "", err
 	}
-	if o.isBool {
-		if b, err := strconv.ParseBool(text); err == nil {
-			text = strconv.FormatBool(b)
+	for _, a := range o.accepted {
+		if a, _ = o.kind.normal(a); a == value {
+			return "", nil
 		}
 	}
-	if slices.Contains(o.accepted, text) {
-		return "", nil
+	if o.refused {
+		return "", errors.New(o.reason)
 	}
-	return "", fmt.Errorf("%s", o.reason)
+	return o.reason, nil
+}
+
+// normal returns the one form of a value of the kind, so that two forms of the
+// same value are equal.
+func (k kind) normal(value string) (string, error) {
+	switch k {
+	case boolean:
+		b, err := strconv.ParseBool(value)
+		if err != nil {
+			return "", errors.New("must be true or false")
+		}
+		return strconv.FormatBool(b), nil
+	case number:
+		n, err := strconv.ParseInt(value, 0, 64)
+		if err != nil || n < 0 {
+			return "", errors.New("must be a whole number, 0 or more")
+		}
+		return strconv.FormatInt(n, 10), nil
+	case duration:
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return "", errors.New("must be a duration with a unit, such as 500ms or 10s")
+		}
+		return d.String(), nil
+	default:
+		return value, nil
+	}
 }
 
 // featureGates are etcd 3.7's gates. True: switching the gate on asks for
 // nothing that a single node would do differently.
 var featureGates = map[string]bool{
 	"AllAlpha": false, "AllBeta": true,
-	"StopGRPCServiceOnDefrag": false,
+	// A defrag stops nobody here.
+	"StopGRPCServiceOnDefrag": true,
 	// There is no other replica to compare with on a single node; checksums are
 	// checked whenever data is read.
-	"InitialCorruptCheck":          true,
-	"CompactHashCheck":             false,
+	"InitialCorruptCheck": true,
+	"CompactHashCheck":    true,
+	// It is about connections to other nodes.
+	"SetMemberLocalAddr":           true,
 	"LeaseCheckpoint":              false,
 	"LeaseCheckpointPersist":       false,
-	"SetMemberLocalAddr":           false,
 	"PriorityRequest":              false,
 	"TxnModeWriteWithSharedBuffer": true,
 	"FastLeaseKeepAlive":           true,
 }
 
-func checkFeatureGates(text string) (warning string, err error) {
+func checkFeatureGates(list string) (warning string, err error) {
 	var without []string
-	for _, entry := range strings.Split(text, ",") {
+	for _, entry := range strings.Split(list, ",") {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
 		}

@@ -67,7 +67,7 @@ func (c *Config) checkInitialCluster() error {
 	if !ok {
 		return fmt.Errorf("does not contain this node, --name=%s", c.Name)
 	}
-	urls, err := parseURLs(strings.Join(peers, ","))
+	urls, err := parseURLs(strings.Join(peers, ","), peerSchemes)
 	if err != nil {
 		return err
 	}
@@ -109,13 +109,14 @@ func (c *Config) checkListenTwice() error {
 		{"listen-metrics-urls", c.ListenMetricsURLs},
 	} {
 		for _, u := range l.urls {
-			if u.Port() == "0" {
+			network, address := ListenAddress(u)
+			if network == "tcp" && u.Port() == "0" {
 				continue
 			}
-			if other, taken := user[u.Host]; taken {
-				problems = append(problems, fmt.Errorf("--%s and --%s both want %s", other, l.flag, u.Host))
+			if other, taken := user[address]; taken {
+				problems = append(problems, fmt.Errorf("--%s and --%s both want %s", other, l.flag, address))
 			}
-			user[u.Host] = l.flag
+			user[address] = l.flag
 		}
 	}
 	return errors.Join(problems...)

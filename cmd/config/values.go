@@ -128,11 +128,21 @@ func switchableDurationOption(name, usage string, field func(*Config) *time.Dura
 }
 
 func urlsOption(name, usage string, field func(*Config) *[]url.URL, check func(url.URL) error) option {
+	return urlsOptionOf(name, usage, field, check, clientSchemes)
+}
+
+// peerURLsOption is urlsOption for the peer port, which a single node does not
+// open: what it would be protected by makes no difference.
+func peerURLsOption(name, usage string, field func(*Config) *[]url.URL, check func(url.URL) error) option {
+	return urlsOptionOf(name, usage, field, check, peerSchemes)
+}
+
+func urlsOptionOf(name, usage string, field func(*Config) *[]url.URL, check func(url.URL) error, schemes []string) option {
 	return option{
 		name: name, usage: usage,
 		get: func(c *Config) string { return formatURLs(*field(c)) },
 		set: func(c *Config, text string) error {
-			urls, err := parseURLs(text)
+			urls, err := parseURLs(text, schemes)
 			if err != nil {
 				return err
 			}
@@ -147,9 +157,18 @@ func urlsOption(name, usage string, field func(*Config) *[]url.URL, check func(u
 	}
 }
 
+// Schemes that URLs may have.
+var (
+	clientSchemes = []string{"http", "unix"}
+	peerSchemes   = []string{"http", "https", "unix", "unixs"}
+)
+
+// maxSocketPath is the longest path of a Unix socket that Linux takes.
+const maxSocketPath = 107
+
 // parseURLs reads a comma-separated list. Empty means none. Duplicates count
 // once; the order is kept.
-func parseURLs(text string) ([]url.URL, error) {
+func parseURLs(text string, schemes []string) ([]url.URL, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -160,22 +179,18 @@ func parseURLs(text string) ([]url.URL, error) {
 		if err != nil {
 			return nil, err
 		}
-		switch u.Scheme {
-		case "http":
-		case "https", "unix", "unixs":
-			return nil, fmt.Errorf("%s: scheme %q is not supported yet, only http", s, u.Scheme)
-		default:
+		switch {
+		case !slices.Contains(peerSchemes, u.Scheme):
 			return nil, fmt.Errorf("%q is not of the form http://host:port", s)
+		case !slices.Contains(schemes, u.Scheme):
+			return nil, fmt.Errorf("%s: scheme %q: %s; use http or unix", s, u.Scheme, noTLS)
+		case isSocket(*u):
+			err = checkSocketURL(s, u)
+		default:
+			err = checkHostURL(s, u)
 		}
-		_, port, err := net.SplitHostPort(u.Host)
 		if err != nil {
-			return nil, fmt.Errorf("%s: the address is not of the form host:port", s)
-		}
-		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-			return nil, fmt.Errorf("%s: the port must be a number from 0 to 65535", s)
-		}
-		if u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-			return nil, fmt.Errorf("%s: nothing may come before the host or after the port", s)
+			return nil, err
 		}
 		if !slices.Contains(urls, *u) {
 			urls = append(urls, *u)
@@ -184,8 +199,44 @@ func parseURLs(text string) ([]url.URL, error) {
 	return urls, nil
 }
 
+func checkHostURL(s string, u *url.URL) error {
+	_, port, err := net.SplitHostPort(u.Host)
+	if err != nil {
+		return fmt.Errorf("%s: the address is not of the form host:port", s)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return fmt.Errorf("%s: the port must be a number from 0 to 65535", s)
+	}
+	if u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return fmt.Errorf("%s: nothing may come before the host or after the port", s)
+	}
+	return nil
+}
+
+func checkSocketURL(s string, u *url.URL) error {
+	_, path := ListenAddress(*u)
+	switch {
+	case path == "" || u.Opaque != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+		return fmt.Errorf("%s: a socket is of the form unix:///path, or unix://name in the working directory", s)
+	case strings.HasSuffix(path, "/") || len(path) > maxSocketPath:
+		return fmt.Errorf("%s: the path of a socket must name a file and have at most %d bytes", s, maxSocketPath)
+	}
+	return nil
+}
+
+func isSocket(u url.URL) bool { return u.Scheme == "unix" || u.Scheme == "unixs" }
+
+// ListenAddress returns what a URL of a valid configuration means to net.Listen.
+// A Unix socket's path is host and path, as in etcd.
+func ListenAddress(u url.URL) (network, address string) {
+	if isSocket(u) {
+		return "unix", u.Host + u.Path
+	}
+	return "tcp", u.Host
+}
+
 func mustParseURLs(text string) []url.URL {
-	urls, err := parseURLs(text)
+	urls, err := parseURLs(text, clientSchemes)
 	if err != nil {
 		panic(fmt.Sprintf("config: built-in URL list %q: %v", text, err))
 	}
@@ -203,6 +254,9 @@ func formatURLs(urls []url.URL) string {
 // canListen refuses names: what a name resolves to when the server starts is
 // not what the operator can see in the configuration.
 func canListen(u url.URL) error {
+	if isSocket(u) {
+		return nil
+	}
 	if host := u.Hostname(); host != "localhost" && host != "" && net.ParseIP(host) == nil {
 		return fmt.Errorf("%s: listening needs an IP address or localhost, not a name", u.String())
 	}
@@ -210,7 +264,7 @@ func canListen(u url.URL) error {
 }
 
 func canAdvertise(u url.URL) error {
-	if u.Hostname() == "" {
+	if u.Hostname() == "" && !isSocket(u) {
 		return fmt.Errorf("%s: the host is empty", u.String())
 	}
 	return nil
@@ -220,6 +274,9 @@ func canAdvertise(u url.URL) error {
 // it can be listened on but not connected to from elsewhere.
 func firstWildcard(urls []url.URL) *url.URL {
 	for i, u := range urls {
+		if isSocket(u) {
+			continue
+		}
 		if ip := net.ParseIP(u.Hostname()); u.Hostname() == "" || ip != nil && ip.IsUnspecified() {
 			return &urls[i]
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -37,14 +38,19 @@ type CoreConfig struct {
 	Dir string
 	// NewIDs gives a new data directory its cluster and node id; neither is 0.
 	NewIDs func() (clusterID, nodeID uint64)
+	// MustExist refuses a directory without data with ErrNoData.
+	MustExist bool
 	// Engine changes the engine's options before it is opened. May be nil.
 	Engine    func(*pebble.Options)
 	MVCC      mvcc.Options
 	Store     store.Config // DB, Loader, Fault are filled in
 	Sequencer sequencer.Config
 	Limits    replica.Limits
-	Watch     watch.Config // History is filled in
-	Router    router.Config
+	// ElectionTicks is Raft's election timeout; how long the frontier waits for a
+	// range before it is nudged, too. 0: 10.
+	ElectionTicks int
+	Watch         watch.Config // History is filled in
+	Router        router.Config
 	// CompactionBatch and the rest of the compactor's manners.
 	Compactor compactor.Config
 	Logger    *zap.Logger
@@ -94,10 +100,15 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	dir, err := openDataDir(cfg.FS, cfg.Dir, func() identity {
+	cfg.ElectionTicks = cmp.Or(cfg.ElectionTicks, 10)
+	newID := func() identity {
 		cluster, node := cfg.NewIDs()
 		return identity{ClusterID: cluster, NodeID: node}
-	})
+	}
+	if cfg.MustExist {
+		newID = nil
+	}
+	dir, err := openDataDir(cfg.FS, cfg.Dir, newID)
 	if err != nil {
 		return nil, err
 	}
@@ -340,16 +351,12 @@ func (c *Core) takeCut(cut *placementpb.Cut) {
 	}
 }
 
-// nudgeTicks is how long the frontier waits for a range before it is nudged: an
-// election timeout.
-const nudgeTicks = 10
-
 // Tick passes one tick, the heartbeat interval, to what the store does not drive:
 // reads that have waited for more than awaitTicks are given up, and ranges that
 // keep the frontier back are nudged.
 func (c *Core) Tick(awaitTicks int) {
 	c.Readers.Tick(awaitTicks)
-	for _, id := range c.Frontier.Tick(nudgeTicks) {
+	for _, id := range c.Frontier.Tick(c.cfg.ElectionTicks) {
 		c.log.Info("the frontier waits for a range: nudged", zap.Uint64("range", id))
 		c.Store.Post(id, replica.Nudge{})
 	}
@@ -363,16 +370,20 @@ func (c *Core) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
 	}
 }
 
+func (c *Core) replicaConfig(id uint64) replica.Config {
+	return replica.Config{
+		RangeID: id, NodeID: c.NodeID, DB: c.DB, MVCC: c.MVCC, Readers: c.Readers,
+		Link: c.Client, Events: c, Logger: c.log, Limits: c.cfg.Limits,
+		ElectionTicks: c.cfg.ElectionTicks, Began: c.began,
+	}
+}
+
 // load is the store's loader.
 func (c *Core) load(id uint64) (store.Member, error) {
 	if id == keys.MetaGroupID {
 		return c.metaMember, nil
 	}
-	r, err := replica.New(replica.Config{
-		RangeID: id, NodeID: c.NodeID, DB: c.DB, MVCC: c.MVCC, Readers: c.Readers,
-		Link: c.Client, Events: c, Logger: c.log, Limits: c.cfg.Limits,
-		Began: c.began,
-	})
+	r, err := replica.New(c.replicaConfig(id))
 	if errors.Is(err, replica.ErrNoReplica) {
 		c.mu.Lock()
 		c.mu.awaited.add(id)

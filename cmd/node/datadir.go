@@ -41,6 +41,9 @@ var (
 	ErrOtherCluster = errors.New("the data directory holds parts of different clusters or nodes: restore all of it from one copy")
 	// ErrDamaged: it cannot be read.
 	ErrDamaged = errors.New("the data directory is damaged: restore it from a copy, or start with an empty --data-dir")
+	// ErrNoData: it is empty, and was said to have data.
+	ErrNoData = errors.New("the data directory is empty, and --initial-cluster-state=existing asks for one with data: " +
+		"joining a cluster is not supported yet; give the right --data-dir, or --initial-cluster-state=new for a new one")
 	// ErrForeignData: it has files, but none of ours.
 	ErrForeignData = errors.New("the data directory is not empty and was not made by hawser: choose an empty --data-dir")
 )
@@ -71,7 +74,8 @@ type dataDir struct {
 }
 
 // openDataDir locks a data directory and finds out whose it is; an empty or
-// missing one gets the identity that newID makes.
+// missing one gets the identity that newID makes, or is refused with ErrNoData if
+// newID is nil.
 func openDataDir(fs vfs.FS, path string, newID func() identity) (_ *dataDir, err error) {
 	if err := makeDir(fs, path); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", path, err)
@@ -115,6 +119,9 @@ func openDataDir(fs vfs.FS, path string, newID func() identity) (_ *dataDir, err
 			return nil, err
 		}
 		return d, errors.Join(d.checkEngineFile(), d.checkManifest(), d.checkLog())
+	}
+	if newID == nil {
+		return nil, fmt.Errorf("%s: %w", path, ErrNoData)
 	}
 	d.id = newID()
 	d.id.Format = dataFormat

@@ -36,13 +36,18 @@ func (c *Core) openMeta() (*metaMember, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := raftgroup.New(raftgroup.Config{
-		ID: keys.MetaGroupID, ReplicaID: metaReplicaID, Log: log, Machine: c.Placement, Logger: c.log,
-	})
+	g, err := raftgroup.New(c.metaConfig(log))
 	if err != nil {
 		return nil, err
 	}
 	return &metaMember{core: c, group: g, raft: raftgroup.NewDriver(g), member: placement.NewMember(c.Placement, g)}, nil
+}
+
+func (c *Core) metaConfig(log *raftlog.Log) raftgroup.Config {
+	return raftgroup.Config{
+		ID: keys.MetaGroupID, ReplicaID: metaReplicaID, Log: log, Machine: c.Placement, Logger: c.log,
+		ElectionTicks: c.cfg.ElectionTicks,
+	}
 }
 
 // Handle takes Raft messages; what the service wants is seen in Flush.

@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-kv/hawser/cmd/config"
 	"github.com/hawser-kv/hawser/cmd/version"
 	"github.com/hawser-kv/hawser/placement/autocompact"
+	"github.com/hawser-kv/hawser/placement/sequencer"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proxy"
 	"github.com/hawser-kv/hawser/proxy/router"
@@ -131,8 +132,10 @@ func newIDs() (clusterID, nodeID uint64) {
 
 func (n *Node) coreConfig() CoreConfig {
 	c := &n.cfg
+	ticks := func(d time.Duration) int { return ticksOf(d, c.HeartbeatInterval) }
 	return CoreConfig{
 		FS: c.FS, Dir: c.DataDir, NewIDs: newIDs, Logger: n.log,
+		MustExist: c.InitialClusterState == config.ClusterExisting,
 		Engine: func(o *pebble.Options) {
 			o.CacheSize = cacheBytes
 			o.DisableWAL = false
@@ -149,9 +152,16 @@ func (n *Node) coreConfig() CoreConfig {
 				return n.core.freeBytes(c.QuotaBackendBytes, reserveBytes)
 			},
 		},
-		Limits: replica.Limits{},
-		Watch:  watch.Config{ProgressInterval: c.WatchProgressNotifyInterval},
-		Router: router.Config{RequestTimeout: 5*time.Second + 2*c.ElectionTimeout},
+		Sequencer: sequencer.Config{
+			WakeTicks: ticks(c.ElectionTimeout), SplitTicks: ticks(5 * time.Second),
+		},
+		Limits: replica.Limits{
+			IdleTicks: ticks(30 * time.Second), SilentTicks: ticks(5 * time.Second), RetryTicks: ticks(500 * time.Millisecond),
+			AbdicateTicks: ticks(c.ElectionTimeout), WaitTicks: ticks(10 * time.Second),
+		},
+		ElectionTicks: ticks(c.ElectionTimeout),
+		Watch:         watch.Config{ProgressInterval: c.WatchProgressNotifyInterval},
+		Router:        router.Config{RequestTimeout: 5*time.Second + 2*c.ElectionTimeout},
 		Compactor: compactor.Config{
 			BatchLimit: c.CompactionBatchLimit, Pause: c.CompactionSleepInterval,
 		},
@@ -184,21 +194,27 @@ func (n *Node) run(ctx context.Context) error {
 // background runs fn until the node stops.
 func (n *Node) background(fn func()) { n.running.Go(fn) }
 
-// awaitTicks is how many ticks a read may wait inside a range; the router's
-// request timeout comes first.
-const awaitTicks = 600
+// awaitFor is how long a read may wait inside a range; the router's request
+// timeout, 105 s at most, comes first.
+const awaitFor = 2 * time.Minute
 
 func (n *Node) tick() {
 	t := time.NewTicker(n.cfg.HeartbeatInterval)
 	defer t.Stop()
+	await := ticksOf(awaitFor, n.cfg.HeartbeatInterval)
 	for {
 		select {
 		case <-n.stopping:
 			return
 		case <-t.C:
-			n.core.Tick(awaitTicks)
+			n.core.Tick(await)
 		}
 	}
+}
+
+// ticksOf returns a duration in ticks of an interval, rounded up.
+func ticksOf(d, interval time.Duration) int {
+	return int((d + interval - 1) / interval)
 }
 
 // tendKnown takes the keys that were there at the start into the filter of known
@@ -324,7 +340,7 @@ func (n *Node) listen() error {
 		{"metrics", n.cfg.ListenMetricsURLs, &n.metricsListeners},
 	} {
 		for _, u := range group.urls {
-			l, err := net.Listen("tcp", u.Host)
+			l, err := listenOn(u)
 			if err != nil {
 				n.closeListeners()
 				return fmt.Errorf("listen for %s on %s: %w", group.what, u.String(), err)
@@ -340,7 +356,7 @@ func (n *Node) listen() error {
 
 // realPort replaces a port 0 in what is advertised for u by l's.
 func realPort(advertised []url.URL, u url.URL, l net.Listener) []url.URL {
-	if u.Port() != "0" {
+	if network, _ := config.ListenAddress(u); network != "tcp" || u.Port() != "0" {
 		return advertised
 	}
 	out := make([]url.URL, len(advertised))
@@ -430,8 +446,15 @@ func urlStrings(us []url.URL) []string {
 	return out
 }
 
-// ClientAddr is the address of the first client listener, port included.
-func (n *Node) ClientAddr() string { return n.listeners[0].Addr().String() }
+// ClientAddr is the address of the first client listener, as a client dials it:
+// host and port, or unix:PATH.
+func (n *Node) ClientAddr() string {
+	addr := n.listeners[0].Addr()
+	if addr.Network() == "unix" {
+		return "unix:" + addr.String()
+	}
+	return addr.String()
+}
 
 // Err delivers the fault that ended the node, if one does.
 func (n *Node) Err() <-chan error { return n.failed }

@@ -15,12 +15,14 @@ import (
 	"go.uber.org/zap/zaptest"
 )
 
+var anyPort = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+
 // startTest starts a node on a port the system chose, with data in dir.
 func startTest(t *testing.T, dir string) *Node {
 	t.Helper()
 	cfg := Config{Logger: zaptest.NewLogger(t)}
 	cfg.DataDir = dir
-	cfg.ListenClientURLs = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	cfg.ListenClientURLs = anyPort
 	cfg.EnsureDefaults()
 	n, err := Start(t.Context(), cfg)
 	if err != nil {
@@ -83,8 +85,7 @@ func TestRevisionsHaveNoGapOverACleanStop(t *testing.T) {
 func TestHTTPHasItsOwnAddresses(t *testing.T) {
 	cfg := Config{Logger: zaptest.NewLogger(t)}
 	cfg.DataDir = t.TempDir()
-	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	cfg.ListenClientURLs, cfg.ListenClientHTTPURLs, cfg.ListenMetricsURLs = local, local, local
+	cfg.ListenClientURLs, cfg.ListenClientHTTPURLs, cfg.ListenMetricsURLs = anyPort, anyPort, anyPort
 	cfg.EnablePprof, cfg.Metrics = true, "extensive"
 	n, err := Start(t.Context(), cfg)
 	if err != nil {

@@ -144,7 +144,7 @@ func TestTheFrontierNudgesARangeThatNobodyReads(t *testing.T) {
 		t.Fatalf("R = %d, complete %d, want %d and %d; compaction waits: %v", r, d.Frontier.Complete(nil, nil), lost, rev, d.Compactor.Waiting())
 	}
 
-	const soon = 2 * nudgeTicks
+	soon := 2 * d.Core.cfg.ElectionTicks
 	for range soon {
 		d.Store.Tick()
 		d.Core.Tick(many)
