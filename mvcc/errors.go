@@ -24,6 +24,8 @@ var (
 	ErrLeaseNotFound = errors.New("mvcc: requested lease not found")
 	// ErrCompacted: the revision asked for is forgotten or compacted (R3, T6).
 	ErrCompacted = errors.New("mvcc: required revision has been compacted")
+	// ErrTooLarge: the changes of the request weigh more than MaxEffectsBytes (X7).
+	ErrTooLarge = errors.New("mvcc: request is too large")
 	// ErrFutureRev: the revision asked for was not yet given out (R3, T6).
 	ErrFutureRev = errors.New("mvcc: required revision is a future revision")
 )

@@ -25,6 +25,16 @@ type Env struct {
 	// Budget bounds the evaluation: ErrTooWide. Nil: no bounds. A Range request
 	// by itself and a single put are not bounded.
 	Budget *Budget
+	// MaxEffectsBytes is what the effects may weigh: ErrTooLarge. 0, and anything
+	// above it, means the constant MaxEffectsBytes.
+	MaxEffectsBytes int64
+}
+
+func (env *Env) maxEffectsBytes() int64 {
+	if env.MaxEffectsBytes <= 0 {
+		return MaxEffectsBytes
+	}
+	return min(env.MaxEffectsBytes, MaxEffectsBytes)
 }
 
 // Result is what a request evaluates to: its effects, and its response, which
@@ -59,7 +69,7 @@ type lateRange struct {
 
 // Evaluate runs a checked request (CheckRequest) against a view of the newest
 // state. It changes nothing. The errors are those of the request (ErrLeaseNotFound,
-// ErrKeyNotFound, ErrCompacted, ErrFutureRev), or faults of the view.
+// ErrKeyNotFound, ErrCompacted, ErrFutureRev, ErrTooLarge), or faults of the view.
 //
 // The revision of the request itself is not known yet: effects with
 // CreateRevision 0 stand for it, and the response is complete after Finish.
@@ -144,6 +154,9 @@ func evaluatePut(v View, p *pb.PutRequest, env Env) (*Result, error) {
 	if err := e.put(v, p, &r.effect[0], &r.response); err != nil {
 		return nil, err
 	}
+	if r.effect[0].weight() > env.maxEffectsBytes() {
+		return nil, ErrTooLarge
+	}
 	return &r.Result, nil
 }
 
@@ -202,6 +215,8 @@ type evaluator struct {
 	env    Env
 	result *Result
 
+	weight int64 // of the effects so far
+
 	own       *overlayView // the effects so far over base; nil until needed
 	ownSynced int          // effects that own has
 
@@ -238,10 +253,19 @@ func (e *evaluator) note(h *pb.ResponseHeader) {
 	}
 }
 
-func (e *evaluator) delete(key []byte, h head) {
-	e.result.Effects = append(e.result.Effects, Effect{
+func (e *evaluator) delete(key []byte, h head) error {
+	return e.add(Effect{
 		Key: key, Sub: uint32(len(e.result.Effects)), OldLease: h.lease, Tombstone: true, Prior: h.place,
 	})
+}
+
+// add adds an effect, unless they would be too many bytes.
+func (e *evaluator) add(eff Effect) error {
+	if e.weight += eff.weight(); e.weight > e.env.maxEffectsBytes() {
+		return ErrTooLarge
+	}
+	e.result.Effects = append(e.result.Effects, eff)
+	return nil
 }
 
 func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
@@ -249,7 +273,9 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 	start, end := interval(d.GetKey(), d.GetRangeEnd())
 	v := e.view()
 	visit := func(kv *mvccpb.KeyValue) (bool, error) {
-		e.delete(kv.Key, headOf(kv))
+		if err := e.delete(kv.Key, headOf(kv)); err != nil {
+			return false, err
+		}
 		resp.Deleted++
 		if d.GetPrevKv() {
 			resp.PrevKvs = append(resp.PrevKvs, kv)
@@ -262,7 +288,9 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 			return nil, err
 		}
 		if h.version > 0 {
-			e.delete(start, h)
+			if err := e.delete(start, h); err != nil {
+				return nil, err
+			}
 			resp.Deleted++
 		}
 	} else if len(d.GetRangeEnd()) == 0 {
@@ -274,7 +302,9 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 			if err := e.env.Budget.single(kv); err != nil {
 				return nil, err
 			}
-			_, _ = visit(kv)
+			if _, err := visit(kv); err != nil {
+				return nil, err
+			}
 		}
 	} else {
 		opt := ScanOptions{KeysOnly: !d.GetPrevKv(), Budget: e.env.Budget, LiveIsFree: !d.GetPrevKv()}
@@ -297,7 +327,9 @@ func EvaluateDeletes(v View, keys [][]byte) ([]Effect, error) {
 			return nil, err
 		}
 		if h.version > 0 {
-			e.delete(key, h)
+			if err := e.delete(key, h); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return e.result.Effects, nil
@@ -467,7 +499,9 @@ func (e *evaluator) putOp(p *pb.PutRequest) (*pb.ResponseOp, error) {
 	if err := e.env.Budget.single(r.response.PrevKv); err != nil {
 		return nil, err
 	}
-	e.result.Effects = append(e.result.Effects, eff)
+	if err := e.add(eff); err != nil {
+		return nil, err
+	}
 	e.note(&r.header)
 	return &r.op, nil
 }

@@ -25,6 +25,10 @@ type Group interface {
 	Resign() error
 }
 
+// maxProposedBytes bounds what one Drive proposes, but for the last entry: the group
+// stages all of it into one batch of the engine.
+const maxProposedBytes = 64 << 20
+
 // Member is the service's side of the meta group's member in the store. The
 // one who drives the group (the store's worker) calls, in a loop until the
 // group has nothing to do:
@@ -67,11 +71,18 @@ func (m *Member) Drive() {
 	seq.SetSoleVoter(m.group.SoleVoter())
 	seq.Cut()
 	s.readyLocked()
-	for len(s.mu.proposals) > 0 {
+	bytes := 0
+	for len(s.mu.proposals) > 0 && bytes < maxProposedBytes {
 		proposals := s.mu.proposals
 		s.mu.proposals = nil
-		for _, cmd := range proposals {
-			if err := m.group.Propose(meta.EncodeCommand(cmd)); err != nil {
+		for i, cmd := range proposals {
+			if bytes >= maxProposedBytes {
+				s.mu.proposals = proposals[i:]
+				break
+			}
+			data := meta.EncodeCommand(cmd)
+			bytes += len(data)
+			if err := m.group.Propose(data); err != nil {
 				// Everything S judged since rests on it (pitfalls: a proposal
 				// dropped in the middle).
 				s.log.Warn("proposal of the meta group dropped", zap.Uint64("epoch", m.led), zap.Error(err))
@@ -90,7 +101,7 @@ func (m *Member) Drive() {
 			s.log.Debug("round not begun", zap.Error(err))
 		}
 	}
-	s.mu.wanted = false
+	s.mu.wanted = len(s.mu.proposals) > 0
 	done := s.takeHandedOverLocked()
 	s.unlockAndDeliver()
 	for _, f := range done {

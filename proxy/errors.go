@@ -41,6 +41,7 @@ var errorTable = []struct{ ours, etcd error }{
 	{mvcc.ErrLeaseNotFound, rpctypes.ErrGRPCLeaseNotFound},
 	{mvcc.ErrCompacted, rpctypes.ErrGRPCCompacted},
 	{mvcc.ErrFutureRev, rpctypes.ErrGRPCFutureRev},
+	{mvcc.ErrTooLarge, rpctypes.ErrGRPCRequestTooLarge},
 
 	{errRequestTooLarge, rpctypes.ErrGRPCRequestTooLarge},
 	{errNoLeader, rpctypes.ErrGRPCNoLeader},

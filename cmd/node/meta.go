@@ -69,6 +69,10 @@ func (m *metaMember) Flush(r *store.Round) {
 		m.failed = err
 	}
 	for m.failed == nil {
+		if r.Batch.Len() >= raftgroup.MaxBatchBytes {
+			r.Again() // the rest belongs to another batch
+			break
+		}
 		m.member.Drive()
 		if !m.group.HasReady() {
 			break

@@ -217,7 +217,7 @@ func isTooWide(err error) bool {
 
 // isEvaluationError reports whether err is what mvcc.Evaluate says of a state.
 func isEvaluationError(err error) bool {
-	for _, e := range []error{mvcc.ErrKeyNotFound, mvcc.ErrLeaseNotFound, mvcc.ErrCompacted, mvcc.ErrFutureRev} {
+	for _, e := range []error{mvcc.ErrKeyNotFound, mvcc.ErrLeaseNotFound, mvcc.ErrCompacted, mvcc.ErrFutureRev, mvcc.ErrTooLarge} {
 		if errors.Is(err, e) {
 			return true
 		}

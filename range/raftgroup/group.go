@@ -116,6 +116,7 @@ type Group struct {
 	machine     Machine
 	keepEntries uint64
 	keepBytes   uint64
+	maxBatch    int // MaxBatchBytes; less in tests
 
 	// dirty: raft was given something since the last Ready. Asking raft itself
 	// allocates.
@@ -152,6 +153,7 @@ func New(cfg Config) (g *Group, err error) {
 		keepEntries: cfg.KeepEntries,
 		keepBytes:   cfg.KeepBytes,
 		election:    newElectionTimer(cfg.ElectionTicks, cfg.Seed, cfg.ID, cfg.ReplicaID),
+		maxBatch:    MaxBatchBytes,
 	}
 	// What the log finds applied may only be visible, when the group was unloaded
 	// and is loaded again. What was cut off was applied durably.

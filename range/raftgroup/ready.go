@@ -34,13 +34,20 @@ type Work struct {
 	appliedIndex uint64
 }
 
+// MaxBatchBytes is the size of a batch beyond which Ready stages nothing more. What
+// one step stages comes on top: the entries that were proposed since the last Ready,
+// which whoever proposes keeps to about as much, and one page of committed entries;
+// one entry is always staged, however large. The engine takes 4 GiB.
+const MaxBatchBytes = 64 << 20
+
 // HasReady says whether Ready may have something to do.
 func (g *Group) HasReady() bool { return g.failed == nil && g.dirty }
 
 // Ready stages everything raft wants written or applied into b: log rows, hard
 // state, the effects of committed entries with the applied state, and the
 // truncation of the log. It goes on until raft has nothing more that can be
-// done before something is durable.
+// done before something is durable, or until b has MaxBatchBytes: then HasReady
+// is still true and the rest belongs to another batch.
 //
 // An error is a fault: the group has stopped. If it wraps raftlog.ErrCorrupt, or
 // ErrApply from a Machine that staged nothing for the entry it refused, it
@@ -54,8 +61,12 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 		return Work{}, nil
 	}
 	defer g.guard(&err)
+	full := false
 	for again := true; again; {
 		again = false
+		if full = b.Len() >= g.maxBatch; full {
+			break
+		}
 		rd := g.rn.Ready()
 		if rd.SoftState != nil {
 			if rd.SoftState.RaftState != g.state {
@@ -98,7 +109,7 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 			}
 		}
 	}
-	g.dirty = false
+	g.dirty = full
 	if w.Applied {
 		if err := g.truncate(b); err != nil {
 			return Work{}, g.fail(err)

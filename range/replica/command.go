@@ -81,9 +81,13 @@ type entryHeader struct {
 // (its rows are checksummed).
 const entryFormat = 1
 
-// maxEntryBytes bounds what the decoder accepts: several times what a leader
-// puts into one entry, even if one request is as big as they come.
-const maxEntryBytes = 64 << 20
+// maxEntryBytes bounds what the decoder accepts. A leader closes an entry when it
+// has maxTargetEntryBytes, so the rest of it is one command, whose effects weigh at
+// most mvcc.MaxEffectsBytes, or a split, whose keys the proxy bounds.
+const maxEntryBytes = mvcc.MaxEffectsBytes + maxTargetEntryBytes + 1<<20
+
+// maxTargetEntryBytes bounds Limits.TargetEntryBytes.
+const maxTargetEntryBytes = 64 << 20
 
 // errBadEntry is returned for a Raft entry that this code cannot have written.
 var errBadEntry = errors.New("malformed raft entry")

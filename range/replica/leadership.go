@@ -288,7 +288,7 @@ func (r *Replica) dropRegistration() {
 	l.deactivating = false
 	for l.queue.len() > 0 {
 		q := l.queue.pop()
-		l.inflightBytes -= q.bytes
+		l.inflightBytes -= q.charged
 		if q.stage == stageAsked {
 			r.refuse(q, ErrDropped)
 		}

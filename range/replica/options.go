@@ -13,7 +13,7 @@ type Limits struct {
 	// and costs memory. Default 16 MiB.
 	MaxInflightBytes int
 	// TargetEntryBytes is the size at which a Raft entry is closed and the next
-	// begun. Default 256 KiB, raft's message size.
+	// begun. Default 256 KiB, raft's message size; 64 MiB at most.
 	TargetEntryBytes int
 	// IdleTicks is how long a range without writes stays active (R10).
 	// Default 300.
@@ -60,4 +60,5 @@ func (l *Limits) EnsureDefaults() {
 			*f.field = f.value
 		}
 	}
+	l.TargetEntryBytes = min(l.TargetEntryBytes, maxTargetEntryBytes)
 }

@@ -2,11 +2,13 @@ package replica
 
 import (
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/raftgroup"
 )
 
 // proposal is one Raft entry from its first command until its effects are
@@ -111,7 +113,13 @@ func (r *Replica) propose(round Round) {
 		l.full = append(l.full, l.building)
 		l.building = nil
 	}
+	proposed, bytes := 0, 0
 	for i, p := range l.full {
+		if bytes >= raftgroup.MaxBatchBytes {
+			round.Again() // raft gives all of it to one batch
+			break
+		}
+		bytes += len(p.data)
 		if err := r.group.Propose(p.data); err != nil {
 			// Everything that was evaluated on top of it is wrong, too.
 			r.log.Warn("proposal dropped", zap.Error(err), zap.Stringer("state", r))
@@ -129,9 +137,9 @@ func (r *Replica) propose(round Round) {
 		r.returnBuffer(p.data)
 		p.data = nil
 		l.inflight.push(p)
+		proposed++
 	}
-	clear(l.full)
-	l.full = l.full[:0]
+	l.full = slices.Delete(l.full, 0, proposed)
 }
 
 // dropStaged gives up what is staged and not proposed. The revisions it had are

@@ -275,6 +275,9 @@ func (r *Replica) advance(b *pebble.Batch, round Round) {
 		}
 		return
 	}
+	if r.group.HasReady() {
+		round.Again() // the batch is full
+	}
 	if r.outcome.needSync {
 		round.NeedSync()
 	}

@@ -127,6 +127,9 @@ type request struct {
 	// A write.
 	result *mvcc.Result
 	seq    uint64 // of its grant
+	// charged is what counts as in flight from the evaluation to the grant: the
+	// effects may be much larger than the request.
+	charged int
 
 	// A latch.
 	owner ownerID

@@ -177,7 +177,8 @@ func (r *Replica) evaluateWrite(view mvcc.View, q *request) {
 	l.nextSeq++
 	l.queue.push(q)
 	l.unasked++
-	l.inflightBytes += q.bytes
+	q.charged = q.bytes + int(mvcc.EffectsWeight(res.Effects))
+	l.inflightBytes += q.charged
 }
 
 // mvccRefusals are the errors with which an evaluation answers a request, as
@@ -185,7 +186,7 @@ func (r *Replica) evaluateWrite(view mvcc.View, q *request) {
 var mvccRefusals = []error{
 	mvcc.ErrEmptyKey, mvcc.ErrInvalidSortOption, mvcc.ErrValueProvided, mvcc.ErrLeaseProvided,
 	mvcc.ErrTooManyOps, mvcc.ErrDuplicateKey, mvcc.ErrKeyNotFound, mvcc.ErrLeaseNotFound,
-	mvcc.ErrCompacted, mvcc.ErrFutureRev,
+	mvcc.ErrCompacted, mvcc.ErrFutureRev, mvcc.ErrTooLarge,
 }
 
 func mvccRefusal(err error) bool {
@@ -250,7 +251,7 @@ func (r *Replica) handleGrant(g *placementpb.Grant) {
 		var q *request
 		if l.queue.len() > 0 && (*l.queue.front()).seq == seq {
 			q = l.queue.pop()
-			l.inflightBytes -= q.bytes
+			l.inflightBytes -= q.charged
 		}
 		if g.Refused {
 			if q != nil && q.stage == stageAsked {
