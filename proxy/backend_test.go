@@ -236,6 +236,11 @@ func (b *backend) Complete(_, _ []byte) (int64, int64, bool) {
 	return b.mu.next - 1, b.mu.compacted, true
 }
 
+func (b *backend) Revision() (int64, int64) {
+	rev, compacted, _ := b.Complete(nil, nil)
+	return rev, compacted
+}
+
 func (b *backend) Leader() uint64 {
 	if b.noLeader.Load() {
 		return 0

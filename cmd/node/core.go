@@ -292,8 +292,17 @@ func (c *Core) wire() (err error) {
 	}
 	rc := c.cfg.Router
 	rc.Ranges, rc.Sequencer, rc.Frontier, rc.Logger = ranges{c}, c.Client, frontier{c.Frontier}, c.log
-	c.Router, err = router.New(rc)
-	return err
+	if c.Router, err = router.New(rc); err != nil {
+		return err
+	}
+	// What is answered before the first cut comes is not below what is stored.
+	c.Router.Saw(c.MVCC.Forgotten())
+	for _, id := range ids {
+		if resolved, ok := c.Readers.Resolved(id); ok {
+			c.Router.Saw(resolved)
+		}
+	}
+	return nil
 }
 
 // ensureBoundaries tells the counts where ranges begin, before anything is
@@ -510,3 +519,6 @@ func (f frontier) Complete(start, end []byte) (rev, compacted int64, ok bool) {
 	_, compacted = f.f.Revision()
 	return rev, compacted, rev > 0
 }
+
+// Revision returns what the newest cut said.
+func (f frontier) Revision() (rev, compacted int64) { return f.f.Revision() }

@@ -279,6 +279,7 @@ func (c *Core) current(ctx context.Context) (revision, compacted int64, err erro
 				return 0, 0, a.err
 			}
 			if !a.a.Refused {
+				c.Router.Saw(a.a.Revision) // it goes into a header of a watch
 				return a.a.Revision, a.a.Compacted, nil
 			}
 		case <-ctx.Done():

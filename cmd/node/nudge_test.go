@@ -27,7 +27,7 @@ type drivenCore struct {
 
 func openDriven(t *testing.T) *drivenCore {
 	c, err := OpenCore(CoreConfig{
-		FS: vfs.NewMem(), Dir: "data", NewIDs: func() (uint64, uint64) { return 7, 1 },
+		FS: vfs.NewCrashableMem(), Dir: "data", NewIDs: func() (uint64, uint64) { return 7, 1 },
 		Store:  store.Config{ManualSync: true, FreeBytes: func() (uint64, error) { return 1 << 40, nil }},
 		Logger: zaptest.NewLogger(t),
 	})

@@ -255,6 +255,9 @@ func (w fakeFrontier) Complete(start, end []byte) (int64, int64, bool) {
 	return rev, w.compacted, rev > 0
 }
 
+// Revision is what S would say.
+func (w *world) Revision() (int64, int64) { return w.next - 1, w.compacted }
+
 // generator makes requests over a dozen keys.
 type generator struct{ rnd *rand.Rand }
 

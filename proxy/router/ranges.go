@@ -204,4 +204,7 @@ type Frontier interface {
 	// of [start, end) (end nil: to the end of the keyspace), and the compacted
 	// revision it knows of. ok is false while it has no satisfied cut.
 	Complete(start, end []byte) (rev, compacted int64, ok bool)
+	// Revision returns the newest revision that S has told this node of, and the
+	// compacted one: 0 and -1 before it has.
+	Revision() (rev, compacted int64)
 }

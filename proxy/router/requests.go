@@ -107,18 +107,26 @@ func (r *Router) Confirm(ctx context.Context) (int64, error) {
 	return rev, err
 }
 
-// LocalRevision is the newest revision this node knows of without asking S: for
-// the headers of what is answered locally. 1, that of an empty keyspace, before
-// anything is known.
+// LocalRevision is the newest revision this node knows of without asking S:
+// whatever says a revision and has none of its own says this one (headers,
+// metrics, what decides on compactions). It never falls, is not below what this
+// node's store has or has compacted (Saw), and not below any revision that a
+// client was told. 1, that of an empty keyspace, before anything is known.
+//
+// It does not wait for the ranges: one that lags, or is damaged, keeps the frontier
+// back, and the revision of the keyspace is what S says.
 func (r *Router) LocalRevision() int64 {
 	rev := max(r.answered.Load(), 1)
 	if f := r.cfg.Frontier; f != nil {
-		if complete, _, ok := f.Complete(nil, nil); ok {
-			rev = max(rev, complete)
-		}
+		newest, compacted := f.Revision()
+		rev = max(rev, newest, compacted)
 	}
 	return rev
 }
+
+// Saw tells of a revision that this node's store has or has compacted, or that S
+// has named to somebody else than the router.
+func (r *Router) Saw(rev int64) { r.sawRevision(rev) }
 
 // Hash is the answer of HashKV.
 type Hash struct {

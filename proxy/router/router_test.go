@@ -443,6 +443,42 @@ type lagging struct{ *world }
 
 func (lagging) Complete(_, _ []byte) (int64, int64, bool) { return 2, 0, true }
 
+// silentFrontier is a frontier that has seen what it is set to.
+type silentFrontier struct{ revision, compacted, complete int64 }
+
+func (f *silentFrontier) Revision() (int64, int64) { return f.revision, f.compacted }
+func (f *silentFrontier) Complete(_, _ []byte) (int64, int64, bool) {
+	return f.complete, f.compacted, f.complete > 0
+}
+
+// What is said without asking S is not below what the store has, what S has said,
+// what is compacted and what was answered, whatever a range keeps back; and it
+// never falls.
+func TestLocalRevisionIsNotBelowWhatIsKnown(t *testing.T) {
+	f := &silentFrontier{compacted: -1}
+	w := newWorld(t, 1)
+	w.router.cfg.Frontier = f
+	for _, step := range []struct {
+		what string
+		do   func()
+		want int64
+	}{
+		{"nothing is known", func() {}, 1},
+		{"the store has 7", func() { w.router.Saw(7) }, 7},
+		{"the store has compacted 5", func() { w.router.Saw(5) }, 7},
+		{"the first cut is at 9, no range is complete", func() { f.revision = 9 }, 9},
+		{"a compaction at 12 came before its cut", func() { f.compacted = 12 }, 12},
+		{"S has told a watch 20", func() { w.router.Saw(20) }, 20},
+		{"one range stays at 3", func() { f.complete = 3 }, 20},
+		{"a cut at 21", func() { f.revision = 21 }, 21},
+	} {
+		step.do()
+		if got := w.router.LocalRevision(); got != step.want {
+			t.Errorf("%s: %d, want %d", step.what, got, step.want)
+		}
+	}
+}
+
 // A compaction between the query and the read: S gives a newer R, or says that
 // the revision asked for is compacted (R9).
 func TestCompactionBetweenQueryAndRead(t *testing.T) {
