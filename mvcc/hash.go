@@ -2,12 +2,10 @@ package mvcc
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -16,7 +14,7 @@ import (
 // then, in the order of (revision, sub), over the row of each version as etcd
 // stores it. Our versions lie in key order in many ranges on many nodes, so each
 // version is summed up alone and the sums are put together in order: the sum of
-// a concatenation follows from the sums and the lengths of its parts.
+// a concatenation follows from the sums and the lengths of its parts (Hasher).
 //
 // Which versions count, for a hash at rev of a keyspace compacted at compactRev:
 //
@@ -50,69 +48,69 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// HashEntries returns the versions of the keys of [start, end), end nil for the
+// HashVersions gives h the versions of the keys of [start, end), end nil for the
 // end of the keyspace, that may count in the hash at rev of a keyspace compacted
 // at compactRev, 0 or less if it never was. Everything up to rev is applied. The
 // order is none. ErrCompacted if a revision above compactRev is forgotten, or rev
-// is.
-func (s *Store) HashEntries(start, end []byte, rev, compactRev int64) ([]HashEntry, error) {
+// is; and the error of h.Pause.
+func (s *Store) HashVersions(start, end []byte, rev, compactRev int64, h *Hasher) error {
 	if emptyInterval(start, end) {
-		return nil, nil
+		return nil
 	}
 	lower, upper := VersionSpan(start, end)
 	c, err := s.openCursor(lower, upper, false)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var entries []HashEntry
 	if s.forgotten.Load() > max(compactRev, 0) || rev < compactRev {
 		err = ErrCompacted
 	} else {
-		entries, err = c.hashEntries(rev, compactRev)
+		err = c.hashVersions(rev, compactRev, h)
 	}
-	if err := errors.Join(err, s.release(c)); err != nil {
-		return nil, err
-	}
-	return entries, nil
+	return errors.Join(err, s.release(c))
 }
 
-func (c *cursor) hashEntries(rev, compactRev int64) ([]HashEntry, error) {
-	var entries []HashEntry
+func (c *cursor) hashVersions(rev, compactRev int64, h *Hasher) error {
 	var key, row []byte
-	started, seen, live := false, false, false // of the key: begun, its newest version at or below rev was met, any key live
+	started, seen := false, false // of the key: begun, its newest version at or below rev was met
 	for ok := c.it.First(); ok; {
+		if err := h.step(); err != nil {
+			return err
+		}
 		prefix, at, sub, isVersion := splitVersionKey(c.it.Key())
 		if !isVersion {
-			return nil, fmt.Errorf("%w: version key %x", errCorruptRow, c.it.Key())
+			return fmt.Errorf("%w: version key %x", errCorruptRow, c.it.Key())
 		}
 		if !started || !bytes.Equal(prefix, c.prefix) {
 			started, seen = true, false
 			c.prefix = append(c.prefix[:0], prefix...)
 			var err error
 			if key, err = appendUserKey(key[:0], prefix); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if at > rev {
 			ok = c.it.Next()
 			continue
 		}
-		value, err := c.it.ValueAndErr()
-		if err != nil {
-			return nil, fmt.Errorf("mvcc: hash: %w", err)
-		}
-		v, err := decodeVersionValue(value, at)
-		if err != nil {
-			return nil, err
-		}
-		e := HashEntry{Revision: at, Sub: sub, Live: !seen && !v.tombstone}
+		newest := !seen
 		seen = true
-		live = live || e.Live
-		e.OnlyIfEmpty = at <= compactRev && !e.Live
-		if at > compactRev || !v.tombstone {
-			row = appendHashedRow(row[:0], key, &v, at, sub)
-			e.CRC, e.Len = crc32.Checksum(row, castagnoli), uint32(len(row))
-			entries = append(entries, e)
+		if h.wants(at, sub) {
+			value, err := c.it.ValueAndErr()
+			if err != nil {
+				return fmt.Errorf("mvcc: hash: %w", err)
+			}
+			v, err := decodeVersionValue(value, at)
+			if err != nil {
+				return err
+			}
+			e := HashEntry{Revision: at, Sub: sub, Live: newest && !v.tombstone}
+			e.OnlyIfEmpty = at <= compactRev && !e.Live
+			if at > compactRev || !v.tombstone {
+				row = appendHashedRow(row[:0], key, &v, at, sub)
+				e.CRC, e.Len = crc32.Checksum(row, castagnoli), uint32(len(row))
+				h.Add(e)
+			}
 		}
 		if at <= compactRev {
 			ok = c.it.NextPrefix() // what is older is garbage
@@ -121,12 +119,9 @@ func (c *cursor) hashEntries(rev, compactRev int64) ([]HashEntry, error) {
 		}
 	}
 	if err := c.it.Error(); err != nil {
-		return nil, fmt.Errorf("mvcc: hash: %w", err)
+		return fmt.Errorf("mvcc: hash: %w", err)
 	}
-	if live {
-		entries = slices.DeleteFunc(entries, func(e HashEntry) bool { return e.OnlyIfEmpty })
-	}
-	return entries, nil
+	return nil
 }
 
 // appendHashedRow appends key and value of a version as they are in etcd's
@@ -161,62 +156,4 @@ func appendHashedRow(dst, key []byte, v *version, rev int64, sub uint32) []byte 
 	bytesField(5, v.value)
 	intField(6, v.lease)
 	return dst
-}
-
-// CombineHash returns etcd's hash for the entries of all spans of the keyspace.
-// It sorts entries.
-func CombineHash(entries []HashEntry) uint32 {
-	slices.SortFunc(entries, func(a, b HashEntry) int {
-		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Sub, b.Sub))
-	})
-	live := slices.ContainsFunc(entries, func(e HashEntry) bool { return e.Live })
-	crc := crc32.Checksum([]byte(hashName), castagnoli)
-	shifts := make(map[uint32]uint32)
-	for _, e := range entries {
-		if e.OnlyIfEmpty && live {
-			continue
-		}
-		shift, ok := shifts[e.Len]
-		if !ok {
-			shift = crcShift(e.Len)
-			shifts[e.Len] = shift
-		}
-		crc = crcMultiply(shift, crc) ^ e.CRC
-	}
-	return crc
-}
-
-// A CRC is a polynomial over GF(2) modulo that of the code. The CRC of a||b is
-// crc(a) * x^(8*len(b)) + crc(b). Bits are reflected: the highest is x^0.
-
-// crcMultiply multiplies two polynomials.
-func crcMultiply(a, b uint32) uint32 {
-	var p uint32
-	for m := uint32(1) << 31; a != 0; m >>= 1 {
-		if a&m != 0 {
-			p ^= b
-			a &^= m
-		}
-		carry := b & 1
-		b >>= 1
-		if carry != 0 {
-			b ^= crc32.Castagnoli
-		}
-	}
-	return p
-}
-
-// crcShift returns x^(8*n).
-func crcShift(n uint32) uint32 {
-	result, square := uint32(1)<<31, uint32(1)<<30 // 1, x
-	for range 3 {
-		square = crcMultiply(square, square) // x^8
-	}
-	for ; n > 0; n >>= 1 {
-		if n&1 != 0 {
-			result = crcMultiply(result, square)
-		}
-		square = crcMultiply(square, square)
-	}
-	return result
 }

@@ -170,22 +170,33 @@ func (u *hashedStore) compact(rev int64) {
 }
 
 func (u *hashedStore) hash(rev int64) (uint32, int64) {
-	// In pieces, as if ranges of several nodes were asked.
-	var all []HashEntry
-	start := []byte{}
-	for _, end := range [][]byte{[]byte("a\x00"), []byte("k07"), []byte("t00"), nil} {
-		entries, err := u.s.HashEntries(start, end, rev, u.compacted)
-		if err != nil {
-			u.t.Fatal(err)
-		}
-		all = append(entries, all...)
-		start = end
-	}
 	c := u.compacted
 	if c == 0 {
 		c = -1
 	}
-	return CombineHash(all), c
+	sum := u.sum(0, rev)
+	// Whatever fits into memory at a time, the hash is the same.
+	for _, limit := range []int{20, 70} {
+		if got := u.sum(limit, rev); got != sum {
+			u.t.Fatalf("hash at %d with %d versions in memory: %08x, with all: %08x", rev, limit, got, sum)
+		}
+	}
+	return sum, c
+}
+
+// sum hashes in pieces, as if ranges of several nodes were asked.
+func (u *hashedStore) sum(limit int, rev int64) uint32 {
+	h := NewHasher(limit)
+	for more := true; more; more = h.EndWalk() {
+		end := []byte(nil)
+		for _, start := range [][]byte{[]byte("t00"), []byte("k07"), []byte("a\x00"), {}} {
+			if err := u.s.HashVersions(start, end, rev, u.compacted, h); err != nil {
+				u.t.Fatal(err)
+			}
+			end = start
+		}
+	}
+	return h.Sum()
 }
 
 // hashedEtcd runs the history on a real etcd.
@@ -287,11 +298,11 @@ func TestHashOfWhatIsForgottenIsRefused(t *testing.T) {
 	}
 	u.compact(4)
 	for _, c := range []struct{ rev, compacted int64 }{{5, 3}, {5, -1}, {3, 4}} {
-		if _, err := s.HashEntries(nil, nil, c.rev, c.compacted); !errors.Is(err, ErrCompacted) {
+		if err := s.HashVersions(nil, nil, c.rev, c.compacted, NewHasher(0)); !errors.Is(err, ErrCompacted) {
 			t.Errorf("hash at %d, compacted at %d: %v", c.rev, c.compacted, err)
 		}
 	}
-	if _, err := s.HashEntries(nil, nil, 4, 4); err != nil {
+	if err := s.HashVersions(nil, nil, 4, 4, NewHasher(0)); err != nil {
 		t.Error(err)
 	}
 }
@@ -327,19 +338,89 @@ func TestCombinedSumsAreTheSumOfTheWhole(t *testing.T) {
 			entries = append(entries, HashEntry{Revision: int64(i / 3), Sub: uint32(i % 3), CRC: crc32.Checksum(row, castagnoli), Len: uint32(len(row))})
 		}
 		rng.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
-		if got, want := CombineHash(entries), crc32.Checksum(whole, castagnoli); got != want {
+		if got, want := combine(NewHasher(2+rng.IntN(40)), entries), crc32.Checksum(whole, castagnoli); got != want {
 			t.Fatalf("%08x, want %08x", got, want)
 		}
 	}
 }
 
-func BenchmarkCombineHash(b *testing.B) {
+// combine gives h the entries in as many walks as it wants.
+func combine(h *Hasher, entries []HashEntry) uint32 {
+	for more := true; more; more = h.EndWalk() {
+		for _, e := range entries {
+			h.Add(e)
+		}
+	}
+	return h.Sum()
+}
+
+// TestHashHoldsABoundedNumberOfVersions: a million versions are hashed with 200,000
+// in memory, in about as many walks as that takes, and Pause can end them.
+func TestHashHoldsABoundedNumberOfVersions(t *testing.T) {
+	const versions, limit = 1_000_000, 200_000
+	rng := rand.New(rand.NewPCG(5, 5))
+	entries := make([]HashEntry, versions)
+	for i := range entries {
+		// Some revisions have many versions: a large delete.
+		rev, sub := int64(i), uint32(0)
+		if i > versions/2 {
+			rev, sub = versions/2, uint32(i)
+		}
+		entries[i] = HashEntry{Revision: rev, Sub: sub, CRC: rng.Uint32(), Len: uint32(rng.IntN(5000)), Live: i == 17}
+		if i < versions/4 && i != 17 {
+			entries[i].OnlyIfEmpty = true
+		}
+	}
+	rng.Shuffle(versions, func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+	want := combine(NewHasher(versions), entries)
+	h := NewHasher(limit)
+	walks := 0
+	for more := true; more; more = h.EndWalk() {
+		walks++
+		for _, e := range entries {
+			h.Add(e)
+			if cap(h.entries) > limit*5/4 { // append rounds up
+				t.Fatalf("it holds %d versions in room for %d, want %d", len(h.entries), cap(h.entries), limit)
+			}
+		}
+	}
+	if h.Sum() != want {
+		t.Errorf("%08x, want %08x", h.Sum(), want)
+	}
+	if walks < versions*3/4/limit || walks > 2*versions*3/4/limit+1 {
+		t.Errorf("%d walks for %d versions that count", walks, versions*3/4)
+	}
+	if len(h.shifts) > maxHashShifts {
+		t.Errorf("%d shifts are kept", len(h.shifts))
+	}
+}
+
+func TestHashCanBeGivenUp(t *testing.T) {
+	s := newStore(t)
+	u := &hashedStore{t: t, s: s, current: 1}
+	for range 3 * stepsWithoutPause {
+		u.do(&Request{Put: &pb.PutRequest{Key: []byte("k")}})
+	}
+	h, enough := NewHasher(0), errors.New("enough")
+	pauses := 0
+	h.Pause = func() error {
+		if pauses++; pauses == 2 {
+			return enough
+		}
+		return nil
+	}
+	if err := s.HashVersions(nil, nil, u.current, 0, h); !errors.Is(err, enough) || pauses != 2 {
+		t.Errorf("%v after %d pauses", err, pauses)
+	}
+}
+
+func BenchmarkHasher(b *testing.B) {
 	entries := make([]HashEntry, 100_000)
 	for i := range entries {
 		entries[i] = HashEntry{Revision: int64(i), CRC: uint32(i) * 2654435761, Len: uint32(100 + i%50)}
 	}
 	for b.Loop() {
-		CombineHash(entries)
+		combine(NewHasher(0), entries)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(entries)), "ns/version")
 }

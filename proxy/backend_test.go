@@ -143,15 +143,13 @@ func (b *backend) View(rev int64, _ []router.Piece) (router.View, error) {
 	return b.store.Snapshot(rev)
 }
 
-func (b *backend) HashEntries(rev, compacted int64, pieces []router.Piece) (all []mvcc.HashEntry, err error) {
+func (b *backend) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvcc.Hasher) error {
 	for _, p := range pieces {
-		entries, err := b.store.HashEntries(p.Start, p.End, rev, compacted)
-		if err != nil {
-			return nil, err
+		if err := b.store.HashVersions(p.Start, p.End, rev, compacted, h); err != nil {
+			return err
 		}
-		all = append(all, entries...)
 	}
-	return all, nil
+	return nil
 }
 
 func (b *backend) Nudge(uint64) {}

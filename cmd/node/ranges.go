@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -65,20 +66,17 @@ func (r ranges) View(rev int64, pieces []router.Piece) (router.View, error) {
 	return &guardedView{View: v, guard: guard{r.c, pieces}, close: v.Close}, nil
 }
 
-// HashEntries hashes the pieces in the local engine.
-func (r ranges) HashEntries(rev, compacted int64, pieces []router.Piece) ([]mvcc.HashEntry, error) {
+// HashVersions gives h the versions of the pieces in the local engine.
+func (r ranges) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvcc.Hasher) error {
 	if err := r.c.Readers.Check(replicaPieces(pieces)...); err != nil {
-		return nil, viewError(pieces, err)
+		return viewError(pieces, err)
 	}
-	var all []mvcc.HashEntry
 	for _, p := range pieces {
-		entries, err := r.c.MVCC.HashEntries(p.Start, p.End, rev, compacted)
-		if err != nil {
-			return nil, viewError(pieces, guard{r.c, pieces}.check(p.Start, err))
+		if err := r.c.MVCC.HashVersions(p.Start, p.End, rev, compacted, h); err != nil {
+			return viewError(pieces, guard{r.c, pieces}.check(p.Start, err))
 		}
-		all = append(all, entries...)
 	}
-	return all, nil
+	return nil
 }
 
 // Nudge has the range look after itself.
@@ -95,9 +93,10 @@ func replicaPieces(pieces []router.Piece) []replica.Piece {
 	return out
 }
 
-// viewError maps an error of reading; mvcc's own pass as they are.
+// viewError maps an error of reading; mvcc's own and the client's leaving pass as
+// they are.
 func viewError(pieces []router.Piece, err error) error {
-	if errors.Is(err, mvcc.ErrCompacted) {
+	if errors.Is(err, mvcc.ErrCompacted) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	var id uint64

@@ -388,8 +388,8 @@ func (w fakeRanges) View(rev int64, pieces []Piece) (View, error) {
 	return w.store.Snapshot(rev)
 }
 
-func (w fakeRanges) HashEntries(rev, compacted int64, pieces []Piece) ([]mvcc.HashEntry, error) {
-	return nil, errors.New("not here")
+func (w fakeRanges) HashVersions(int64, int64, []Piece, *mvcc.Hasher) error {
+	return errors.New("not here")
 }
 
 func (w fakeRanges) Nudge(id uint64) {

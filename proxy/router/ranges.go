@@ -37,9 +37,10 @@ type Ranges interface {
 	// forgotten (R5). Otherwise *RangeError or mvcc.ErrCompacted. Only keys of
 	// the pieces may be read through it.
 	View(rev int64, pieces []Piece) (View, error)
-	// HashEntries returns the hash entries of the pieces at rev, under the same
-	// checks as View.
-	HashEntries(rev, compacted int64, pieces []Piece) ([]mvcc.HashEntry, error)
+	// HashVersions gives h the versions of the pieces that may count in the hash at
+	// rev, under the same conditions and with the same errors as View, and with
+	// h.Pause's.
+	HashVersions(rev, compacted int64, pieces []Piece, h *mvcc.Hasher) error
 	// Nudge says that a reader waits too long for the range: a leader with
 	// nothing outstanding registers again, a group without one elects (R5).
 	Nudge(rangeID uint64)

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"runtime"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
@@ -146,14 +147,21 @@ func (r *Router) HashKV(ctx context.Context, rev int64) (Hash, error) {
 			h = Hash{Revision: p.Revision, HashRevision: p.At, Compacted: p.Compacted}
 			if rev < 0 { // etcd hashes what is at or below it: nothing
 				h.HashRevision = rev
-				h.Hash = mvcc.CombineHash(nil)
+				h.Hash = mvcc.NewHasher(0).Sum()
 				return nil
 			}
-			entries, err := r.cfg.Ranges.HashEntries(p.At, p.Compacted, pieces)
-			if err != nil {
-				return forgotten(err)
+			sum := mvcc.NewHasher(0)
+			sum.Pause = func() error {
+				// On a machine with few cores all requests would queue behind it.
+				runtime.Gosched()
+				return ctx.Err()
 			}
-			h.Hash = mvcc.CombineHash(entries)
+			for more := true; more; more = sum.EndWalk() {
+				if err := r.cfg.Ranges.HashVersions(p.At, p.Compacted, pieces, sum); err != nil {
+					return forgotten(err)
+				}
+			}
+			h.Hash = sum.Sum()
 			return nil
 		},
 	})
