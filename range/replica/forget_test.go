@@ -58,12 +58,16 @@ func TestReadersForgetRangesThatAreNotHere(t *testing.T) {
 	if got := n.readers.StatesForTesting(); got != 1 {
 		t.Errorf("%d ranges are known after questions about others, want 1", got)
 	}
-	expired := 0
+	expired, last := 0, uint64(0)
 	for id := uint64(100); id < 200; id++ {
 		n.readers.Await(id, 1, 1, func(err error) {
 			if errors.Is(err, replica.ErrAwaitExpired) {
 				expired++
 			}
+			if id < last {
+				t.Errorf("the read of range %d expires after that of %d: another order each time", id, last)
+			}
+			last = id
 		})
 	}
 	for range 5 {

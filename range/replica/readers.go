@@ -2,9 +2,11 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"container/heap"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -161,12 +163,14 @@ func (r *Readers) Tick(maxTicks int) {
 	now := r.ticks.Add(1)
 	r.mu.RLock()
 	states := make([]*readState, 0, 16)
+	// In any order: sorted below, so that callers hear of it in the order of ids.
 	for _, s := range r.mu.ranges {
 		if s.awaiting.Load() > 0 {
 			states = append(states, s)
 		}
 	}
 	r.mu.RUnlock()
+	slices.SortFunc(states, func(a, b *readState) int { return cmp.Compare(a.rangeID, b.rangeID) })
 	for _, s := range states {
 		s.expire(now - int64(maxTicks))
 		if s.desc.Load() == nil {
