@@ -149,13 +149,14 @@ func checkOverlaps(ops []*pb.RequestOp) (written, error) {
 		if err != nil {
 			return w, err
 		}
+		// In any order: the answer is the same for every key.
 		for k := range then.puts {
 			if !w.put(k) {
 				return w, ErrDuplicateKey
 			}
 		}
+		// In any order, likewise. Only one branch runs, so both may put the same key.
 		for k := range otherwise.puts {
-			// Only one branch runs, so both may put the same key.
 			if _, ok := then.puts[k]; !ok && !w.put(k) {
 				return w, ErrDuplicateKey
 			}

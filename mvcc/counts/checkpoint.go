@@ -137,6 +137,7 @@ func (x *Index) Checkpoint(b *pebble.Batch, applied int64, commit func() error) 
 func (x *Index) stage(b *pebble.Batch, floor int64) error {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	// In any order: a batch of deletes of different rows.
 	for start := range x.mu.dead {
 		if err := b.Delete(runKey([]byte(start)), nil); err != nil {
 			return err

@@ -217,6 +217,7 @@ func (s *State) check() error {
 	if s.Bound < FirstRevision || s.Compacted > s.Bound {
 		return corrupt("bound %d, compacted %d", s.Bound, s.Compacted)
 	}
+	// In any order: only which of several damages is named depends on it.
 	for id, r := range s.ranges {
 		switch {
 		case r.Desc == nil:

@@ -68,6 +68,7 @@ func (s *State) Range(id uint64) *Range { return s.ranges[id] }
 // modify them.
 func (s *State) Ranges() []*Range {
 	all := make([]*Range, 0, len(s.ranges))
+	// In any order: sorted below.
 	for _, r := range s.ranges {
 		all = append(all, r)
 	}

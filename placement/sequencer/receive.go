@@ -158,7 +158,7 @@ func (s *Sequencer) subscribe(m *placementpb.ToSequencer) {
 // sessionOver drops what belongs to sessions of the node that are over.
 func (s *Sequencer) sessionOver(n *node) {
 	// No owner of such a session can be committed any more: its message would
-	// not be judged.
+	// not be judged. In any order: each is judged by itself.
 	for o := range n.aborted {
 		if o.session < n.session || n.ended && o.session == n.session {
 			delete(n.aborted, o)

@@ -144,6 +144,7 @@ func (s *Sequencer) wakeOn(n *node, x *ledger) {
 // the registration may be lost, or the range may have had no leader.
 func (s *Sequencer) tickLonely() {
 	var due []uint64
+	// In any order: sorted below.
 	for id := range s.lonely {
 		s.lonely[id]++
 		if s.lonely[id] >= s.cfg.WakeTicks {

@@ -97,8 +97,7 @@ func (c *conflicts) enterPoint(t *ticket, a *access) {
 }
 
 func (c *conflicts) enterWide(t *ticket, a *access) {
-	// The order in which dependOn is called for different tickets has no
-	// effect, so the order of the map has none either.
+	// In any order: dependOn has the same effect whatever the order of its calls.
 	for key, use := range c.points {
 		if !a.containsString(key) {
 			continue
