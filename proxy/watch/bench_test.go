@@ -15,6 +15,86 @@ import (
 	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
+// benchHub is a hub over as many ranges and watchers, each of one key, that are all
+// synced: watcher i watches a key of its own in range i modulo ranges.
+func benchHub(ranges, watchers int) (f *Frontier, h *Hub, s *Stream, start func(i int) []byte, key func(i int) []byte) {
+	start = func(i int) []byte {
+		if i == 0 || i == ranges {
+			return nil
+		}
+		return fmt.Appendf(nil, "k%06d", i)
+	}
+	key = func(i int) []byte { return fmt.Appendf(nil, "k%06d/%06d", i%ranges, i) }
+	f = NewFrontier()
+	h = NewHub(f, Limits{})
+	first := &placementpb.Cut{Revision: 1, First: true}
+	for i := range ranges {
+		first.Descriptors = append(first.Descriptors, &rangepb.RangeDescriptor{RangeId: uint64(i + 1), Start: start(i), End: start(i + 1)})
+	}
+	f.Cut(first)
+	h.Step()
+	s = h.NewStream(func() {})
+	for i := range watchers {
+		s.Create(CreateRequest{Start: key(i), Current: 1})
+	}
+	s.Take()
+	s.Drained()
+	return f, h, s, start, key
+}
+
+var benchSizes = []struct{ ranges, watchers int }{
+	{1, 1}, {100, 1}, {10_000, 1}, {1, 10_000}, {100, 10_000}, {10_000, 10_000},
+}
+
+// BenchmarkEvent is one write, of a key that one of the watchers wants: its cut, its
+// event and the step that emits it.
+func BenchmarkEvent(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("ranges=%d/watchers=%d", size.ranges, size.watchers), func(b *testing.B) {
+			f, h, s, _, key := benchHub(size.ranges, size.watchers)
+			revision, got := int64(1), 0
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				i := n * 7919 % size.watchers
+				revision++
+				id := uint64(i%size.ranges + 1)
+				f.Cut(&placementpb.Cut{Revision: revision, Marks: []*placementpb.Mark{{RangeId: id, Revision: revision}}})
+				h.Applied([]mvcc.Event{{Revision: revision, Kv: &mvccpb.KeyValue{Key: key(i), ModRevision: revision}}})
+				f.Resolved(id, revision)
+				h.Step()
+				got += len(s.Take())
+				s.Drained()
+			}
+			if want := int(revision) - 1; got != want {
+				b.Fatalf("%d responses to %d writes", got, want)
+			}
+		})
+	}
+}
+
+// BenchmarkSplit is a split of one of the ranges and the merge that undoes it: two
+// changes of the directory, each with the step that takes it.
+func BenchmarkSplit(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("ranges=%d/watchers=%d", size.ranges, size.watchers), func(b *testing.B) {
+			f, h, _, start, _ := benchHub(size.ranges, size.watchers)
+			next := uint64(size.ranges + 1)
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				i := n * 7919 % size.ranges
+				whole := &rangepb.RangeDescriptor{RangeId: uint64(i + 1), Start: start(i), End: start(i + 1)}
+				at := fmt.Appendf(nil, "k%06d/5", i)
+				f.Cut(&placementpb.Cut{Revision: 1, Descriptors: []*rangepb.RangeDescriptor{
+					{RangeId: whole.RangeId, Start: whole.Start, End: at}, {RangeId: next, Start: at, End: whole.End}}})
+				h.Step()
+				f.Cut(&placementpb.Cut{Revision: 1, Descriptors: []*rangepb.RangeDescriptor{whole}, Removed: []uint64{next}})
+				h.Step()
+				next++
+			}
+		})
+	}
+}
+
 // BenchmarkStep is one write on a node with 1,000 ranges and 100 groups of
 // watchers, each over ten ranges: its cut, its event, and the step that emits it.
 // In flight are writes of as many other ranges as the name says: all of them keep
@@ -100,13 +180,16 @@ func BenchmarkMatch(b *testing.B) {
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			order := rand.New(rand.NewPCG(1, 1)).Perm(bm.watchers)
-			m := newMatcher()
-			var t spanTree
+			m, t := newMatcher[*group](), newSpanTree[*group]()
 			for _, i := range order {
 				s := bm.span(i)
-				for _, add := range []func(*watcher){m.add, t.add} {
-					add(&watcher{start: s.start, end: s.end, single: singleKey(s.start, s.end)})
+				g, ok := m.get(s.start, s.end)
+				if !ok {
+					g = &group{start: s.start, end: s.end}
+					m.add(s.start, s.end, g)
+					t.add(s.start, s.end, g)
 				}
+				g.synced = g.synced.with(&watcher{start: s.start, end: s.end})
 			}
 			const turn = 1000
 			keys := make([][]byte, turn)
@@ -119,9 +202,11 @@ func BenchmarkMatch(b *testing.B) {
 			}
 			hashed, inTree := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 			found := 0
-			count := func(w *watcher) {
-				if w.wantsKind(false) {
-					found++
+			count := func(g *group) {
+				for _, w := range g.synced {
+					if w.wantsKind(false) {
+						found++
+					}
 				}
 			}
 			turns := 0
@@ -147,23 +232,22 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// BenchmarkLeave has as many watchers of one prefix as the name says leave a
-// matcher and come back, one after the other, as when their clients are slow. What
-// one costs does not depend on their number.
+// BenchmarkLeave has as many watchers of one prefix as the name says leave their
+// group and come back, one after the other, as when their clients are slow. What one
+// costs does not depend on their number.
 func BenchmarkLeave(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("watchers=%d", n), func(b *testing.B) {
-			m := newMatcher()
+			var of alike
 			watchers := make([]*watcher, n)
 			for i := range watchers {
 				watchers[i] = &watcher{start: []byte("/registry/pods/"), end: []byte("/registry/pods0")}
-				m.add(watchers[i])
+				of = of.with(watchers[i])
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				w := watchers[i%n]
-				m.remove(w)
-				m.add(w)
+				of = of.without(w).with(w)
 			}
 		})
 	}

@@ -18,8 +18,10 @@ type buffer struct {
 	base int64
 	// pages are in ascending order.
 	pages []*page
-	// bytes is the sum of the sizes of the events held.
-	bytes int
+	// bytes is the sum of the sizes of the events held, n their number.
+	bytes, n int
+	// newest is the highest revision that was added.
+	newest int64
 }
 
 // pageSlots is the number of revisions of a page: small enough that a lone
@@ -46,10 +48,11 @@ func (b *buffer) find(number int64) int {
 	return i
 }
 
-// add puts an event in; one below base is dropped: who needs it reads history.
-func (b *buffer) add(e *event) {
+// add puts an event in and says so; one below base is dropped: who needs it reads
+// history.
+func (b *buffer) add(e *event) bool {
 	if e.revision < b.base {
-		return
+		return false
 	}
 	number := e.revision / pageSlots
 	i := b.find(number)
@@ -60,6 +63,9 @@ func (b *buffer) add(e *event) {
 	s.events = append(s.events, e)
 	s.sorted = len(s.events) == 1
 	b.bytes += e.size
+	b.n++
+	b.newest = max(b.newest, e.revision)
+	return true
 }
 
 // between visits the revisions from <= r <= to that have events, in ascending
@@ -119,6 +125,7 @@ func (b *buffer) trim(revision int64) {
 		for i := range p.slots[:below] {
 			for _, e := range p.slots[i].events {
 				b.bytes -= e.size
+				b.n--
 			}
 			p.slots[i] = slot{}
 		}

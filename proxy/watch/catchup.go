@@ -28,8 +28,8 @@ type Task struct {
 }
 
 // ride is the part of a watcher in the task it rides in. From NextTask until
-// TaskDone it belongs to the task, and so do the watcher's place in a matcher, and
-// its span and pos, which stay as they are.
+// TaskDone it belongs to the task, and so do the watcher's span and pos, which stay as
+// they are.
 type ride struct {
 	// upTo: what is newer is not complete for this watcher, or not history.
 	upTo int64
@@ -38,6 +38,9 @@ type ride struct {
 	revisions int
 	bytes     int
 }
+
+// riding are those of one span.
+type riding struct{ watchers []*watcher }
 
 // take adds an event.
 func (r *ride) take(e *event) {
@@ -61,9 +64,14 @@ type TaskResult struct {
 
 // Run carries the task out.
 func (t *Task) Run(history History) TaskResult {
-	match := newMatcher()
+	match := newMatcher[*riding]()
 	for _, w := range t.riders {
-		match.add(w)
+		r, ok := match.get(w.start, w.end)
+		if !ok {
+			r = &riding{}
+			match.add(w.start, w.end, r)
+		}
+		r.watchers = append(r.watchers, w)
 	}
 	res := TaskResult{done: t.UpTo}
 	at, bytes, enough := int64(0), 0, false
@@ -78,9 +86,11 @@ func (t *Task) Run(history History) TaskResult {
 			at = row.Revision
 		}
 		res.rows++
-		match.each(row.Key, func(w *watcher) {
-			if w.pos < at && at <= w.ride.upTo && w.wantsKind(row.Delete) {
-				wanting = append(wanting, w)
+		match.each(row.Key, func(r *riding) {
+			for _, w := range r.watchers {
+				if w.pos < at && at <= w.ride.upTo && w.wantsKind(row.Delete) {
+					wanting = append(wanting, w)
+				}
 			}
 		})
 		return len(wanting) > 0, true
@@ -111,13 +121,13 @@ func (h *Hub) settle(w *watcher) {
 	if w.synced || w.reading {
 		return
 	}
-	if w.pos < w.group.emitted {
+	if w.pos < h.emitted(w.group) {
 		h.wantTask(w)
 		return
 	}
 	w.synced = true
 	w.min = max(w.min, w.pos+1)
-	w.group.match.add(w)
+	w.group.synced = w.group.synced.with(w)
 	h.slow--
 	if w.stream.wanted != 0 {
 		h.answerProgress() // no step may come for long
@@ -143,10 +153,6 @@ func (h *Hub) NextTask() (*Task, bool) {
 	if len(h.tasks) == 0 {
 		return nil, false
 	}
-	for _, g := range h.order {
-		// A group's position is ahead of the frontier after a shed.
-		g.readable = min(h.complete(g), g.emitted)
-	}
 	var first *watcher
 	farthest := h.reads%2 == 0
 	h.sift(func(w *watcher) bool {
@@ -157,15 +163,20 @@ func (h *Hub) NextTask() (*Task, bool) {
 			// Others of its stream have filled it meanwhile.
 			w.reading = false // Drained asks again
 			return false
-		case w.pos >= w.group.emitted:
+		case w.pos >= h.emitted(w.group):
 			// It waited in the queue and its group came back to it.
 			w.reading = false
 			h.settle(w)
 			return false
 		}
-		w.ride = ride{upTo: w.group.readable}
+		// A group's position is ahead of the frontier after a shed: history is
+		// complete up to the frontier.
+		w.ride = ride{upTo: h.complete(w.group)}
+		if w.pos >= w.ride.upTo {
+			h.park(w)
+			return false
+		}
 		switch {
-		case w.pos >= w.ride.upTo: // it waits for the frontier
 		case first == nil || farthest && w.pos < first.pos || !farthest && w.since < first.since:
 			first = w
 		}

@@ -16,10 +16,6 @@ type event struct {
 	sub      uint32
 	// size is about what the event costs in memory, in bytes.
 	size int
-	// position of the key's range in the frontier's layout; found when the
-	// event is first dispatched in that layout.
-	position int
-	layout   uint64
 	// counted is the number of the hub's emission in which a stream's queue
 	// counted it last.
 	counted uint64

@@ -1,10 +1,10 @@
 package watch
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
 	"math"
-	"sort"
+	"slices"
 	"sync"
 
 	"github.com/hawser-kv/hawser/proto/placementpb"
@@ -33,18 +33,16 @@ type Frontier struct {
 		revision int64
 		// compacted revision, -1 while nothing was compacted.
 		compacted int64
-		// layout counts the changes of the directory.
-		layout uint64
-		// marks are in key order and tile the keyspace.
-		marks []*mark
-		byID  map[uint64]*mark
+		byID      map[uint64]*mark
 		// resolved of every replica of this node, also of ranges that the
 		// directory does not name yet.
 		resolved map[uint64]int64
 		// pending holds the marks that have not resolved their newest m.
 		pending map[uint64]*mark
-		// least is the tree over marks of what the pending ones have.
-		least minTree
+		// tiles has what the pending ones have.
+		tiles tiling
+		// news is what the hub was not told yet.
+		news frontierNews
 	}
 }
 
@@ -53,7 +51,8 @@ type mark struct {
 	id         uint64
 	epoch      uint64
 	start, end []byte // end empty: to the end of the keyspace
-	position   int    // in marks
+	tile       *node[tile]
+	told       bool // it is among the news
 	// m of the newest cut.
 	m int64
 	// The rest has a meaning while the range is pending only.
@@ -64,12 +63,6 @@ type mark struct {
 	patience         patience // with it
 }
 
-// wait makes the newest cut, of revision r, the oldest unsatisfied one.
-func (x *mark) wait(r int64) {
-	x.oldestR, x.oldestM = r, x.m
-	x.patience = patience{}
-}
-
 // NewFrontier returns a frontier that has seen no cut.
 func NewFrontier() *Frontier {
 	f := &Frontier{}
@@ -77,6 +70,7 @@ func NewFrontier() *Frontier {
 	f.mu.byID = make(map[uint64]*mark)
 	f.mu.resolved = make(map[uint64]int64)
 	f.mu.pending = make(map[uint64]*mark)
+	f.mu.tiles = newTiling()
 	return f
 }
 
@@ -112,63 +106,72 @@ func (f *Frontier) Cut(c *placementpb.Cut) {
 }
 
 // changeLayoutLocked takes the descriptors of a cut. before is the revision of
-// the cut before it, up to which every range that is not pending is complete.
+// the cut before it, up to which every range that is not pending is complete. Its
+// cost follows the ranges that the cut names.
 func (f *Frontier) changeLayoutLocked(c *placementpb.Cut, before int64) {
-	changed := make(map[uint64]bool, len(c.Descriptors))
-	for _, d := range c.Descriptors {
-		changed[d.RangeId] = true
-	}
-	gone := make(map[uint64]bool, len(c.Removed))
-	for _, id := range c.Removed {
-		gone[id] = true
-	}
 	ms := make(map[uint64]int64, len(c.Marks))
 	for _, cm := range c.Marks {
 		ms[cm.RangeId] = cm.Revision
 	}
-	var next []*mark
-	pending := make(map[uint64]*mark)
-	if !c.First {
-		for _, x := range f.mu.marks {
-			if changed[x.id] || gone[x.id] {
-				continue
-			}
-			next = append(next, x)
-			if _, ok := f.mu.pending[x.id]; ok {
-				pending[x.id] = x
-			}
-		}
-	}
-	for _, d := range c.Descriptors {
+	named := make([]*mark, len(c.Descriptors))
+	for i, d := range c.Descriptors {
 		x := &mark{id: d.RangeId, epoch: d.Epoch, start: d.Start, end: d.End}
 		// What the keys of the span had, they keep.
 		x.complete = f.completeLocked(x.start, x.end, before)
-		if prior := f.mu.byID[d.RangeId]; prior != nil && !c.First {
+		if prior := f.mu.byID[x.id]; prior != nil && !c.First {
 			x.m = prior.m
 		}
-		if m, ok := ms[d.RangeId]; ok {
+		if m, ok := ms[x.id]; ok {
 			x.m = m
 		}
-		x.wait(f.mu.revision)
-		next = append(next, x)
-		pending[x.id] = x
+		named[i] = x
 	}
-	sort.Slice(next, func(i, j int) bool { return bytes.Compare(next[i].start, next[j].start) < 0 })
-	f.mu.marks = next
-	f.mu.pending = pending
-	f.mu.byID = make(map[uint64]*mark, len(next))
-	f.mu.least = newMinTree(len(next))
-	for i, x := range next {
-		f.mu.byID[x.id] = x
-		x.position = i
-		if _, ok := pending[x.id]; ok {
-			f.mu.least.set(i, x.complete)
-		}
+	if c.First {
+		f.mu.byID = make(map[uint64]*mark, len(named))
+		f.mu.pending = make(map[uint64]*mark)
+		f.mu.tiles = newTiling()
+		f.mu.news.reset()
 	}
 	for _, d := range c.Descriptors {
-		f.settleLocked(f.mu.byID[d.RangeId], before)
+		f.removeLocked(d.RangeId)
 	}
-	f.mu.layout++
+	for _, id := range c.Removed {
+		f.removeLocked(id)
+	}
+	for _, x := range named {
+		x.tile = f.mu.tiles.add(x.id, x.start, x.end)
+		f.mu.byID[x.id] = x
+		f.mu.news.layout = append(f.mu.news.layout, layoutNews{id: x.id, start: x.start, end: x.end})
+		f.waitLocked(x)
+		f.settleLocked(x, before)
+	}
+	if len(f.mu.news.layout) > 2*len(f.mu.byID)+1024 {
+		// Nobody has asked for long: the whole is less.
+		f.mu.news.reset()
+		f.mu.tiles.each(func(t *tile) {
+			f.mu.news.layout = append(f.mu.news.layout, layoutNews{id: t.id, start: t.start, end: t.end})
+		})
+		for _, x := range f.mu.byID {
+			x.told = false
+		}
+		f.mu.news.moved = nil
+		for _, x := range f.mu.pending {
+			x.told = true
+			f.mu.news.moved = append(f.mu.news.moved, x)
+		}
+		slices.SortFunc(f.mu.news.moved, func(x, y *mark) int { return cmp.Compare(x.id, y.id) })
+	}
+}
+
+func (f *Frontier) removeLocked(id uint64) {
+	x := f.mu.byID[id]
+	if x == nil {
+		return
+	}
+	f.mu.tiles.remove(x.tile)
+	delete(f.mu.byID, id)
+	delete(f.mu.pending, id)
+	f.mu.news.layout = append(f.mu.news.layout, layoutNews{id: id, gone: true})
 }
 
 // settleLocked brings x's completeness up to date after its m or its resolved
@@ -179,18 +182,33 @@ func (f *Frontier) settleLocked(x *mark, before int64) {
 	switch {
 	case resolved >= x.m:
 		delete(f.mu.pending, x.id)
-		f.mu.least.set(x.position, math.MaxInt64)
+		f.setLocked(x, math.MaxInt64)
 	case !pending:
 		x.complete = before
-		x.wait(f.mu.revision)
-		f.mu.pending[x.id] = x
-		f.mu.least.set(x.position, x.complete)
+		f.waitLocked(x)
 	case resolved >= x.oldestM:
-		if x.oldestR > x.complete {
-			x.complete = x.oldestR
-			f.mu.least.set(x.position, x.complete)
-		}
-		x.wait(f.mu.revision)
+		x.complete = max(x.complete, x.oldestR)
+		f.waitLocked(x)
+	}
+}
+
+// waitLocked makes a range pending with what it has, and the newest cut its oldest
+// unsatisfied one.
+func (f *Frontier) waitLocked(x *mark) {
+	x.oldestR, x.oldestM = f.mu.revision, x.m
+	x.patience = patience{}
+	f.mu.pending[x.id] = x
+	f.setLocked(x, x.complete)
+}
+
+func (f *Frontier) setLocked(x *mark, complete int64) {
+	if x.tile.item.complete == complete {
+		return
+	}
+	f.mu.tiles.set(x.tile, complete)
+	if !x.told {
+		x.told = true
+		f.mu.news.moved = append(f.mu.news.moved, x)
 	}
 }
 
@@ -222,29 +240,10 @@ func (f *Frontier) Complete(start, end []byte) int64 {
 	return f.completeLocked(start, end, f.mu.revision)
 }
 
-// completeOver is Complete of [start, end), which are the ranges first to last of
-// the layout: while the directory stays the same nothing is searched.
-func (f *Frontier) completeOver(layout uint64, first, last int, start, end []byte) int64 {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	if layout != f.mu.layout {
-		return f.completeLocked(start, end, f.mu.revision)
-	}
-	return min(f.mu.revision, f.mu.least.min(first, last+1))
-}
-
 // completeLocked is the minimum of what the pending ranges of a span have and
 // of revision, which the others have.
 func (f *Frontier) completeLocked(start, end []byte, revision int64) int64 {
-	// The marks tile the keyspace: the first of the span is the one before the
-	// first that starts in it.
-	marks := f.mu.marks
-	first := sort.Search(len(marks), func(i int) bool { return bytes.Compare(marks[i].start, start) > 0 })
-	last := len(marks)
-	if len(end) > 0 {
-		last = sort.Search(len(marks), func(i int) bool { return bytes.Compare(marks[i].start, end) >= 0 })
-	}
-	return min(revision, f.mu.least.min(max(first-1, 0), last))
+	return f.mu.tiles.complete(start, end, revision)
 }
 
 // Revision returns the R of the newest cut, and the compacted revision.
@@ -263,25 +262,6 @@ func (f *Frontier) Compacted(revision int64) {
 	}
 }
 
-// Layout returns a number that grows whenever the directory changes.
-func (f *Frontier) Layout() uint64 {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.mu.layout
-}
-
-// starts returns the start keys of the ranges, ascending, and the layout they
-// belong to.
-func (f *Frontier) starts() ([][]byte, uint64) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	keys := make([][]byte, len(f.mu.marks))
-	for i, x := range f.mu.marks {
-		keys[i] = x.start
-	}
-	return keys, f.mu.layout
-}
-
 // Lagging returns the ids of the ranges that keep the frontier back, in
 // ascending order, for who wants to know why it stays.
 func (f *Frontier) Lagging() []uint64 {
@@ -291,42 +271,6 @@ func (f *Frontier) Lagging() []uint64 {
 	for id := range f.mu.pending {
 		ids = append(ids, id)
 	}
-	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
+	slices.Sort(ids)
 	return ids
-}
-
-// minTree holds a number for each of n places, and in every inner node the least
-// of its two children: node i has the children 2i and 2i+1, and the leaves are
-// the nodes from n on. A number that was not set is math.MaxInt64.
-type minTree []int64
-
-func newMinTree(n int) minTree {
-	t := make(minTree, 2*n)
-	for i := range t {
-		t[i] = math.MaxInt64
-	}
-	return t
-}
-
-func (t minTree) set(place int, v int64) {
-	i := len(t)/2 + place
-	for t[i] = v; i > 1; i /= 2 {
-		t[i/2] = min(t[i], t[i^1])
-	}
-}
-
-// min returns the least number of the places first <= i < last.
-func (t minTree) min(first, last int) int64 {
-	least := int64(math.MaxInt64)
-	for l, r := first+len(t)/2, last+len(t)/2; l < r; l, r = l/2, r/2 {
-		if l&1 == 1 {
-			least = min(least, t[l])
-			l++
-		}
-		if r&1 == 1 {
-			r--
-			least = min(least, t[r])
-		}
-	}
-	return least
 }

@@ -51,7 +51,7 @@ func FuzzCreate(f *testing.F) {
 			}
 		}
 		s.Close()
-		if all, behind := h.Watchers(); all != 0 || behind != 0 || len(h.groups) != 0 {
+		if all, behind := h.Watchers(); all != 0 || behind != 0 || len(h.groups)+h.match.n+h.waiting != 0 {
 			t.Fatalf("%d watchers, %d behind, %d groups are left", all, behind, len(h.groups))
 		}
 	})

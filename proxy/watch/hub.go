@@ -1,8 +1,6 @@
 package watch
 
 import (
-	"bytes"
-	"slices"
 	"sync"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -14,10 +12,14 @@ import (
 // revision together, none twice and none left out (revisions.md R6; contract
 // W1 to W18).
 //
-// Watchers whose spans touch the same ranges form a group; a group has one
-// frontier, and one position: the revision up to which everything has been
-// dispatched to its synced watchers. Watchers that are behind their groups share
-// reads of history, which the driver carries out (NextTask, TaskDone).
+// Watchers of the same span form a group, which holds the events of its span from
+// when they were applied until the frontier of the span has reached them. Watchers
+// that are behind their groups share reads of history, which the driver carries out
+// (NextTask, TaskDone).
+//
+// The work of a step follows the events, the ranges that have moved and the groups
+// that get something; neither all groups nor all ranges are looked at, and a change
+// of the directory concerns no group but those that wait for the ranges it changes.
 //
 // A Hub does no I/O, starts no goroutine and reads no clock; its driver calls
 // it under one lock (see Service). Only its Frontier has a lock of its own.
@@ -26,13 +28,22 @@ type Hub struct {
 	limits   Limits
 	inbox    inbox
 	buffer   buffer
-	groups   map[groupKey]*group
-	// order has the groups in the order of their making, for determinism.
-	order []*group
-	// layout is the frontier's that the groups were made for, starts the
-	// start keys of its ranges.
-	layout uint64
-	starts [][]byte
+	// view is the frontier as of the last step: everything that it calls complete
+	// has been given to the synced watchers.
+	view view
+	// match finds the groups by their spans; groups has them all, in an order that
+	// depends on nothing but what was called.
+	match  matcher[*group]
+	groups []*group
+	// visits are the groups that the step under way has to look at.
+	visits []*group
+	// visited is how many the last step has looked at.
+	visited int
+	// waiting is how many events wait in groups, one for each group.
+	waiting int
+	// lookThrough bounds the events that are looked through for a new group; if more
+	// wait for the frontier, the group leaves them to history.
+	lookThrough int
 	// tasks are watchers that wait for a catch-up read; waits numbers them.
 	tasks []*watcher
 	waits int64
@@ -91,22 +102,6 @@ func (l *Limits) ensureDefaults() {
 	set(&l.ReadRows, 1<<16)
 }
 
-type groupKey struct{ first, last int }
-
-// group is the set of watchers that depend on the same ranges.
-type group struct {
-	key        groupKey
-	start, end []byte // the span of its ranges
-	// emitted: everything at or below it has been dispatched.
-	emitted int64
-	// readable: history is complete up to it, and it is not above emitted. For
-	// the choice of a task.
-	readable int64
-	// members are synced or behind; match finds the synced ones.
-	members []*watcher
-	match   matcher
-}
-
 // inbox takes the events that ranges have applied, from any goroutine. It is
 // bounded, like the buffer: writers never wait for the hub.
 type inbox struct {
@@ -120,7 +115,7 @@ type inbox struct {
 // NewHub returns a hub without watchers.
 func NewHub(f *Frontier, limits Limits) *Hub {
 	limits.ensureDefaults()
-	return &Hub{frontier: f, limits: limits, groups: make(map[groupKey]*group)}
+	return &Hub{frontier: f, limits: limits, view: newView(), match: newMatcher[*group](), lookThrough: 4096}
 }
 
 // Applied takes the events that a range has applied, in revision order. It
@@ -150,7 +145,7 @@ func (h *Hub) Applied(events []mvcc.Event) {
 // for every watcher.
 func (h *Hub) Loaded(resolved int64) { h.shed(resolved + 1) }
 
-// drain moves what was applied into the buffer.
+// drain moves what was applied into the buffer and into the groups that want it.
 func (h *Hub) drain() {
 	in := &h.inbox
 	in.Lock()
@@ -161,72 +156,40 @@ func (h *Hub) drain() {
 		h.shed(lost + 1)
 	}
 	for i := range events {
-		h.buffer.add(newEvent(events[i]))
+		if e := newEvent(events[i]); h.buffer.add(e) {
+			h.match.each(e.kv.Key, func(g *group) { h.give(g, e) })
+		}
 	}
 }
 
 // Watchers returns the number of watchers, and of those that are behind.
 func (h *Hub) Watchers() (all, behind int) { return h.watchers, h.slow }
 
-// Buffered returns the number of bytes of events held for watchers.
-func (h *Hub) Buffered() int { return h.buffer.bytes }
+// Buffered returns the number of bytes held for watchers: of events, and of the
+// places they have in groups.
+func (h *Hub) Buffered() int { return h.buffer.bytes + eventReference*h.waiting }
 
 // Step emits everything that the frontier allows.
 func (h *Hub) Step() {
-	if h.frontier.Layout() != h.layout {
-		h.regroup()
-	}
 	// The frontier first, the events then: what it says is complete has been
-	// put into the inbox before.
-	least := h.frontier.Complete(nil, nil)
-	complete := make([]int64, len(h.order))
-	for i, g := range h.order {
-		complete[i] = h.complete(g)
-	}
+	// put into the inbox before. What is shed meanwhile is measured by what was
+	// dispatched: by the view as it was.
+	news := h.frontier.takeNews()
 	h.drain()
-	for i, g := range h.order {
-		if complete[i] > g.emitted {
-			h.dispatch(g, complete[i])
-		}
-		least = min(least, g.emitted)
+	h.view.learn(news, h.visit)
+	for _, g := range h.visits {
+		g.visiting = false
+		h.dispatch(g)
 	}
-	h.buffer.trim(least + 1)
-	if h.buffer.bytes > h.limits.BufferBytes {
+	h.visited = len(h.visits)
+	clear(h.visits)
+	h.visits = h.visits[:0]
+	h.eachTouched(h.emit)
+	h.buffer.trim(h.view.complete(nil, nil) + 1)
+	if h.Buffered() > h.limits.BufferBytes {
 		h.shed(h.buffer.half())
 	}
 	h.answerProgress()
-}
-
-// complete is up to where the group's ranges are complete.
-func (h *Hub) complete(g *group) int64 {
-	return h.frontier.completeOver(h.layout, g.key.first, g.key.last, g.start, g.end)
-}
-
-// dispatch emits the events of (g.emitted, complete] to the group.
-func (h *Hub) dispatch(g *group, complete int64) {
-	from := g.emitted
-	if g.match.n > 0 {
-		for events := range h.buffer.between(from+1, complete) {
-			for _, e := range events {
-				if e.layout != h.layout {
-					e.position, e.layout = h.position(e.kv.Key), h.layout
-				}
-				if e.position < g.key.first || e.position > g.key.last {
-					continue
-				}
-				g.match.each(e.kv.Key, func(w *watcher) {
-					if w.wants(e) {
-						if len(w.batch) == 0 {
-							h.touch(w)
-						}
-						w.batch = append(w.batch, e)
-					}
-				})
-			}
-		}
-	}
-	g.emitted = complete
-	h.eachTouched(func(w *watcher) { h.emit(w, from) })
 }
 
 // eachTouched calls fn for the watchers that were touched, those of a stream
@@ -254,8 +217,8 @@ func (h *Hub) touch(w *watcher) {
 	s.touched = append(s.touched, w)
 }
 
-// emit sends a watcher the batch of a dispatch that began after revision from.
-func (h *Hub) emit(w *watcher, from int64) {
+// emit sends a watcher the batch of a dispatch.
+func (h *Hub) emit(w *watcher) {
 	events := w.batch
 	w.batch = nil
 	last := events[len(events)-1].revision
@@ -263,7 +226,7 @@ func (h *Hub) emit(w *watcher, from int64) {
 	if !w.stream.push(r, false) {
 		// The stream's reader is slow: the watcher falls behind and costs
 		// nothing until the queue is drained.
-		h.fallBehind(w, from)
+		h.fallBehind(w, events[0].revision-1)
 		return
 	}
 	w.sent = true
@@ -271,7 +234,7 @@ func (h *Hub) emit(w *watcher, from int64) {
 
 // fallBehind makes a synced watcher one that reads history after pos.
 func (h *Hub) fallBehind(w *watcher, pos int64) {
-	w.group.match.remove(w)
+	w.group.synced = w.group.synced.without(w)
 	w.synced = false
 	w.pos = max(pos, w.min-1)
 	h.slow++
@@ -281,92 +244,17 @@ func (h *Hub) fallBehind(w *watcher, pos int64) {
 // shed drops what the buffer holds below base; groups that had not emitted it
 // fall back to history.
 func (h *Hub) shed(base int64) {
-	for _, g := range h.order {
-		if g.emitted+1 >= base {
+	for _, g := range h.groups {
+		emitted := h.emitted(g)
+		if emitted+1 >= base {
 			continue
 		}
-		for _, w := range g.members {
-			if w.synced {
-				h.fallBehind(w, g.emitted)
-			}
+		for n := len(g.synced); n > 0; n = len(g.synced) {
+			h.fallBehind(g.synced[n-1], emitted)
 		}
-		g.emitted = base - 1
+		h.forget(g, base)
 	}
 	h.buffer.trim(base)
-}
-
-// position returns the place, in key order, of the range that holds key.
-func (h *Hub) position(key []byte) int {
-	i, found := slices.BinarySearchFunc(h.starts, key, bytes.Compare)
-	if !found {
-		i--
-	}
-	return max(i, 0)
-}
-
-// join puts a watcher into the group of its span, making the group if needed.
-func (h *Hub) join(w *watcher) {
-	first, last := h.position(w.start), len(h.starts)-1
-	if len(w.end) != 0 && last >= 0 {
-		i, _ := slices.BinarySearchFunc(h.starts, w.end, bytes.Compare)
-		last = max(i-1, first)
-	}
-	k := groupKey{first, last}
-	g := h.groups[k]
-	if g == nil {
-		g = &group{key: k, match: newMatcher()}
-		if len(h.starts) > 0 {
-			g.start = h.starts[first]
-			if last+1 < len(h.starts) {
-				g.end = h.starts[last+1]
-			}
-		}
-		g.emitted = max(h.complete(g), h.buffer.base-1)
-		h.groups[k] = g
-		h.order = append(h.order, g)
-	}
-	w.group, w.at = g, len(g.members)
-	g.members = append(g.members, w)
-}
-
-// leave takes a watcher out of its group, and the group away with its last.
-func (h *Hub) leave(w *watcher) {
-	g := w.group
-	if w.synced {
-		g.match.remove(w)
-	}
-	end := len(g.members) - 1
-	g.members[w.at] = g.members[end]
-	g.members[w.at].at = w.at
-	g.members[end] = nil
-	g.members = g.members[:end]
-	w.group = nil
-	if end > 0 {
-		return
-	}
-	delete(h.groups, g.key)
-	h.order = slices.DeleteFunc(h.order, func(x *group) bool { return x == g })
-}
-
-// regroup forms the groups anew after the directory changed. Synced watchers
-// stay so: their new group starts at the lowest position of those that come
-// together in it, and min keeps the others from seeing anything twice.
-func (h *Hub) regroup() {
-	old := h.order
-	h.groups = make(map[groupKey]*group)
-	h.order = nil
-	h.starts, h.layout = h.frontier.starts()
-	for _, g := range old {
-		for _, w := range g.members {
-			h.join(w)
-			if !w.synced {
-				continue
-			}
-			w.min = max(w.min, g.emitted+1)
-			w.group.emitted = min(w.group.emitted, g.emitted)
-			w.group.match.add(w)
-		}
-	}
 }
 
 // drop ends a watcher.
@@ -377,9 +265,4 @@ func (h *Hub) drop(w *watcher) {
 	h.leave(w)
 	h.watchers--
 	delete(w.stream.watchers, w.id)
-}
-
-// singleKey says whether [start, end) holds one key.
-func singleKey(start, end []byte) bool {
-	return len(end) == len(start)+1 && end[len(start)] == 0 && bytes.HasPrefix(end, start)
 }

@@ -6,22 +6,19 @@ import (
 	"slices"
 )
 
-// matcher finds those of some watchers that want a key: the synced ones of a
-// group, or those that ride in a read of history. Those of one key, and of one
-// prefix, are found by hashing, with a look-up for the key and one for each of a few
-// lengths that prefixes have; all others by a search in a tree.
-//
-// It writes where a watcher is into the watcher, which can be in one matcher only
-// at a time.
-type matcher struct {
-	keys     map[string]alike
-	prefixes map[string]alike
+// matcher finds those of some spans that hold a key, each with what belongs to it:
+// the groups of watchers, or those that ride in a read of history. Those of one key,
+// and of one prefix, are found by hashing, with a look-up for the key and one for
+// each of a few lengths that prefixes have; all others by a search in a tree.
+type matcher[T any] struct {
+	keys     map[string]T
+	prefixes map[string]T
 	// lengths are those of the prefixes that are hashed, ascending, mostLengths at
-	// most; counts says how many watchers of prefixes have each.
+	// most; counts says how many prefixes have each.
 	lengths []int
 	counts  map[int]int
 	// spans has the rest.
-	spans spanTree
+	spans spanTree[T]
 	n     int
 }
 
@@ -31,52 +28,66 @@ type matcher struct {
 // are few (BenchmarkMatch).
 const mostLengths = 8
 
-func newMatcher() matcher {
-	return matcher{keys: map[string]alike{}, prefixes: map[string]alike{}, counts: map[int]int{}}
+func newMatcher[T any]() matcher[T] {
+	return matcher[T]{keys: map[string]T{}, prefixes: map[string]T{}, counts: map[int]int{}, spans: newSpanTree[T]()}
 }
 
-func (m *matcher) add(w *watcher) {
+// get returns what belongs to a span, and whether the matcher has it.
+func (m *matcher[T]) get(start, end []byte) (of T, ok bool) {
+	switch {
+	case singleKey(start, end):
+		of, ok = m.keys[string(start)]
+		return of, ok
+	case isPrefix(start, end):
+		if of, ok = m.prefixes[string(start)]; ok {
+			return of, true
+		}
+	}
+	if n := m.spans.at(start, end); n != nil {
+		return n.item.of, true
+	}
+	return of, false
+}
+
+// add adds a span that the matcher does not have.
+func (m *matcher[T]) add(start, end []byte, of T) {
 	m.n++
 	switch {
-	case w.single:
-		m.keys[string(w.start)] = m.keys[string(w.start)].with(w)
-	case w.isPrefix() && m.hashes(len(w.start)):
-		w.hashed = true
-		m.prefixes[string(w.start)] = m.prefixes[string(w.start)].with(w)
-		m.count(len(w.start), 1)
+	case singleKey(start, end):
+		m.keys[string(start)] = of
+	case isPrefix(start, end) && m.hashes(len(start)):
+		m.prefixes[string(start)] = of
+		m.count(len(start), 1)
 	default:
-		w.hashed = false
-		m.spans.add(w)
+		m.spans.add(start, end, of)
 	}
 }
 
-// remove removes a watcher, which must be in the matcher.
-func (m *matcher) remove(w *watcher) {
+// remove removes a span, which the matcher must have.
+func (m *matcher[T]) remove(start, end []byte) {
 	m.n--
-	switch {
-	case w.single:
-		removeHashed(m.keys, w)
-	case w.hashed:
-		removeHashed(m.prefixes, w)
-		m.count(len(w.start), -1)
-	default:
-		m.spans.remove(w)
-	}
-}
-
-func removeHashed(of map[string]alike, w *watcher) {
-	rest := of[string(w.start)].without(w)
-	if len(rest) == 0 {
-		delete(of, string(w.start))
+	if singleKey(start, end) {
+		delete(m.keys, string(start))
 		return
 	}
-	of[string(w.start)] = rest
+	if isPrefix(start, end) {
+		if _, ok := m.prefixes[string(start)]; ok {
+			delete(m.prefixes, string(start))
+			m.count(len(start), -1)
+			return
+		}
+	}
+	n := m.spans.at(start, end)
+	if n == nil {
+		panic(fmt.Sprintf("watch: [%q, %q) is not in the matcher", start, end))
+	}
+	m.spans.tree.remove(n)
 }
 
 // hashes says whether a prefix of n bytes that is added is hashed.
-func (m *matcher) hashes(n int) bool { return m.counts[n] > 0 || len(m.lengths) < mostLengths }
+func (m *matcher[T]) hashes(n int) bool { return m.counts[n] > 0 || len(m.lengths) < mostLengths }
 
-func (m *matcher) count(n, delta int) {
+func (m *matcher[T]) count(n, delta int) {
 	m.counts[n] += delta
 	i, found := slices.BinarySearch(m.lengths, n)
 	switch {
@@ -88,25 +99,25 @@ func (m *matcher) count(n, delta int) {
 	}
 }
 
-// each calls fn for every watcher whose span holds key. The order depends on
-// nothing but what was added and removed: watchers of the key, of hashed prefixes
-// from the shortest on, and of spans in the tree's order.
-func (m *matcher) each(key []byte, fn func(*watcher)) {
-	for _, w := range m.keys[string(key)] {
-		fn(w)
+// each calls fn for what belongs to every span that holds key. The order depends on
+// nothing but what was added and removed: the key, hashed prefixes from the shortest
+// on, and spans in the tree's order.
+func (m *matcher[T]) each(key []byte, fn func(T)) {
+	if of, ok := m.keys[string(key)]; ok {
+		fn(of)
 	}
 	for _, n := range m.lengths {
 		if n > len(key) {
 			break
 		}
-		for _, w := range m.prefixes[string(key[:n])] {
-			fn(w)
+		if of, ok := m.prefixes[string(key[:n])]; ok {
+			fn(of)
 		}
 	}
 	m.spans.stab(key, fn)
 }
 
-// alike are watchers of one span. Each knows its place, so that it leaves at once,
+// alike are watchers of one group. Each knows its place, so that it leaves at once,
 // however many there are: the last one takes its place.
 type alike []*watcher
 
@@ -139,7 +150,17 @@ func prefixEnd(prefix []byte) []byte {
 	return nil
 }
 
-func (w *watcher) isPrefix() bool {
-	end := prefixEnd(w.start)
-	return len(w.start) > 0 && end != nil && bytes.Equal(end, w.end)
+// isPrefix says whether [start, end) holds the keys with a prefix.
+func isPrefix(start, end []byte) bool {
+	n := len(start)
+	if n == 0 || len(end) == 0 || len(end) > n {
+		return false
+	}
+	last := prefixEnd(start)
+	return last != nil && bytes.Equal(last, end)
+}
+
+// singleKey says whether [start, end) holds one key.
+func singleKey(start, end []byte) bool {
+	return len(end) == len(start)+1 && end[len(start)] == 0 && bytes.HasPrefix(end, start)
 }

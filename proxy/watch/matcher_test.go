@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// TestMatcherFindsWhatAScanFinds adds watchers of any spans, with more lengths of
+// TestMatcherFindsWhatAScanFinds adds watchers, each of any span of its own, with more lengths of
 // prefixes than are hashed, removes them and adds them again, and holds what is
 // found for a key against a scan. Doing the same once more gives the same order.
 func TestMatcherFindsWhatAScanFinds(t *testing.T) {
 	run := func(seed uint64) (found []int64) {
 		rng := rand.New(rand.NewPCG(seed, 13))
-		m := newMatcher()
+		m := newMatcher[*watcher]()
 		var in, out []*watcher
 		unhashed := 0
 		for op := range 1500 {
@@ -31,10 +31,19 @@ func TestMatcherFindsWhatAScanFinds(t *testing.T) {
 					start, end := anySpan(rng, 4)
 					w = watcherOf(op, start, end)
 				}
+				if other, ok := m.get(w.start, w.end); ok {
+					if other == w || !bytes.Equal(other.start, w.start) || !bytes.Equal(other.end, w.end) {
+						t.Fatalf("seed %d: [%q, %q) has the watcher of [%q, %q)", seed, w.start, w.end, other.start, other.end)
+					}
+					continue
+				}
 				isNew := m.counts[len(w.start)] == 0
 				in = append(in, w)
-				m.add(w)
-				if w.isPrefix() && !w.hashed {
+				m.add(w.start, w.end, w)
+				if got, ok := m.get(w.start, w.end); !ok || got != w {
+					t.Fatalf("seed %d: [%q, %q) was added and is not there", seed, w.start, w.end)
+				}
+				if _, hashed := m.prefixes[string(w.start)]; isPrefix(w.start, w.end) && !singleKey(w.start, w.end) && !hashed {
 					unhashed++
 					if !isNew {
 						t.Fatalf("seed %d: prefix %q is not hashed, others of its length are", seed, w.start)
@@ -42,7 +51,7 @@ func TestMatcherFindsWhatAScanFinds(t *testing.T) {
 				}
 			} else {
 				i := rng.IntN(len(in))
-				m.remove(in[i])
+				m.remove(in[i].start, in[i].end)
 				out = append(out, in[i])
 				in = slices.Delete(in, i, i+1)
 			}
@@ -64,7 +73,7 @@ func TestMatcherFindsWhatAScanFinds(t *testing.T) {
 			t.Fatalf("seed %d: all prefixes were hashed", seed)
 		}
 		for _, w := range in {
-			m.remove(w)
+			m.remove(w.start, w.end)
 		}
 		if m.n+len(m.keys)+len(m.prefixes)+len(m.lengths)+len(m.counts) != 0 || m.spans.root != nil {
 			t.Fatalf("seed %d: something is left", seed)
@@ -78,29 +87,27 @@ func TestMatcherFindsWhatAScanFinds(t *testing.T) {
 	}
 }
 
-// TestWatchersOfOneSpanLeaveFromTheirPlaces: whoever leaves, the others of the same
-// key, prefix or span know where they are.
-func TestWatchersOfOneSpanLeaveFromTheirPlaces(t *testing.T) {
-	for _, span := range [][2]string{{"k", "k\x00"}, {"k", "l"}, {"k", "q"}, {"k", ""}} {
-		m := newMatcher()
-		var in []*watcher
-		for i := range 50 {
-			in = append(in, watcherOf(i, []byte(span[0]), []byte(span[1])))
-			m.add(in[i])
+// TestWatchersOfAGroupLeaveFromTheirPlaces: whoever leaves, the others know where
+// they are.
+func TestWatchersOfAGroupLeaveFromTheirPlaces(t *testing.T) {
+	var of alike
+	in := map[*watcher]bool{}
+	rng := rand.New(rand.NewPCG(1, 17))
+	for i := range 50 {
+		w := watcherOf(i, []byte("k"), nil)
+		of, in[w] = of.with(w), true
+	}
+	for len(of) > 0 {
+		w := of[rng.IntN(len(of))]
+		of = of.without(w)
+		delete(in, w)
+		if len(of) != len(in) {
+			t.Fatalf("%d watchers are left, want %d", len(of), len(in))
 		}
-		rng := rand.New(rand.NewPCG(1, 17))
-		for len(in) > 0 {
-			i := rng.IntN(len(in))
-			m.remove(in[i])
-			in = slices.Delete(in, i, i+1)
-			var got []*watcher
-			m.each([]byte("k"), func(w *watcher) {
-				if w.place != len(got) {
-					t.Fatalf("%q: the watcher at place %d says %d", span, len(got), w.place)
-				}
-				got = append(got, w)
-			})
-			checkSame(t, fmt.Sprintf("%q", span), got, in, []byte("k"))
+		for i, w := range of {
+			if w.place != i || !in[w] {
+				t.Fatalf("the watcher at place %d says %d", i, w.place)
+			}
 		}
 	}
 }

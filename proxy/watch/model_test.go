@@ -327,6 +327,9 @@ func TestWatchersGetExactlyTheHistory(t *testing.T) {
 		}
 		w := newWorld(seed, limits)
 		w.gaps = seed%2 == 1
+		if seed%4 == 1 {
+			w.h.lookThrough = 3
+		}
 		w.deliverCut()
 		run := &watchRun{t: t, seed: seed, w: w}
 		for range 3 {
@@ -336,6 +339,7 @@ func TestWatchersGetExactlyTheHistory(t *testing.T) {
 			w.step()
 			if w.rng.IntN(3) == 0 {
 				w.h.Step()
+				run.checkGroups()
 			}
 			run.step()
 			if i%500 == 250 {
@@ -354,6 +358,30 @@ type watchRun struct {
 	clients []*watchClient
 	// reads of history that are under way.
 	reads []watchRead
+}
+
+// checkGroups fails the test unless the hub sees after a step what the frontier says,
+// holds no event that is complete, and will come back to each group that waits.
+func (r *watchRun) checkGroups() {
+	waiting := 0
+	for i, g := range r.w.h.groups {
+		complete := r.w.h.complete(g)
+		if want := r.w.f.Complete(g.start, g.end); complete != want || g.at != i {
+			r.t.Fatalf("seed %d: group %d of [%q, %q) is complete up to %d and says it is %d, want %d", r.seed, i, g.start, g.end, complete, g.at, want)
+		}
+		waiting += len(g.waiting)
+		for _, e := range g.waiting {
+			if e.revision <= complete {
+				r.t.Fatalf("seed %d: an event at %d waits, %d is complete", r.seed, e.revision, complete)
+			}
+		}
+		if len(g.waiting)+len(g.parked) > 0 && g.blocked == nil {
+			r.t.Fatalf("seed %d: %d events and %d watchers wait, but nothing will wake them: %v", r.seed, len(g.waiting), len(g.parked), g)
+		}
+	}
+	if waiting != r.w.h.waiting {
+		r.t.Fatalf("seed %d: %d events are counted to wait in groups, want %d", r.seed, r.w.h.waiting, waiting)
+	}
 }
 
 type watchRead struct {

@@ -1,53 +1,66 @@
 package watch
 
-import "bytes"
+import (
+	"bytes"
+	"cmp"
+)
 
-// spanTree finds those of some watchers whose spans hold a key, whatever the spans.
+// spanTree finds those of some spans that hold a key, each with what belongs to it.
 //
-// It is a balanced tree (AVL) of the spans in order of start, then of end. A node
-// knows the greatest end in its subtree. A search goes into a subtree only if that
-// is after the key, and to the right of a node only if the node does not start
-// after the key: so all nodes that it goes into lie above a span that holds the
-// key, or on the one path to where a span of the key alone would be. With n spans,
-// however many watchers each has, adding and removing cost O(log n), a search that
-// for each span it finds, and once more.
-//
-// The zero value is an empty tree.
-type spanTree struct{ root *spanNode }
+// The spans are in order of start, then of end, and a node knows the greatest end
+// in its subtree. A search goes into a subtree only if that is after the key, and to
+// the right of a node only if the node does not start after the key: so all nodes
+// that it goes into lie above a span that holds the key, or on the one path to where
+// a span of the key alone would be. With n spans, adding and removing cost O(log n),
+// a search that for each span it finds, and once more.
+type spanTree[T any] struct{ tree[spanOf[T]] }
 
-// spanNode is a span [start, end), end empty: to the end of the keyspace.
-type spanNode struct {
+// spanOf is a span [start, end), end empty: to the end of the keyspace.
+type spanOf[T any] struct {
 	start, end []byte
-	watchers   alike // there is one at least
-	// last is the greatest end in the subtree, height the length of its longest
-	// path; the heights of left and right differ by one at most.
-	last        []byte
-	height      int
-	left, right *spanNode
+	of         T
+	// last is the greatest end in the subtree.
+	last []byte
 }
 
-// add adds a watcher, which must not be in the tree.
-func (t *spanTree) add(w *watcher) { t.root = t.root.with(w) }
+func newSpanTree[T any]() spanTree[T] {
+	return spanTree[T]{tree[spanOf[T]]{
+		compare: func(a, b *spanOf[T]) int { return compareSpans(a.start, a.end, b.start, b.end) },
+		refresh: func(n *node[spanOf[T]]) {
+			n.item.last = n.item.end
+			for _, c := range []*node[spanOf[T]]{n.left, n.right} {
+				if c != nil && compareEnds(c.item.last, n.item.last) > 0 {
+					n.item.last = c.item.last
+				}
+			}
+		},
+	}}
+}
 
-// remove removes a watcher, which must be in the tree.
-func (t *spanTree) remove(w *watcher) { t.root = t.root.without(w) }
+// add adds a span that the tree does not have.
+func (t *spanTree[T]) add(start, end []byte, of T) {
+	t.insert(spanOf[T]{start: start, end: end, of: of})
+}
 
-// stab calls fn for every watcher whose span holds key, in order of the spans. It
-// returns how many nodes it has gone into.
-func (t *spanTree) stab(key []byte, fn func(*watcher)) (nodes int) { return t.root.stab(key, fn) }
+// at returns the node of a span, nil if the tree does not have it.
+func (t *spanTree[T]) at(start, end []byte) *node[spanOf[T]] {
+	return t.find(func(s *spanOf[T]) int { return compareSpans(start, end, s.start, s.end) })
+}
 
-func (n *spanNode) stab(key []byte, fn func(*watcher)) (nodes int) {
-	for n != nil && endsAfter(n.last, key) {
+// stab calls fn for what belongs to every span that holds key, in order of the
+// spans. It returns how many nodes it has gone into.
+func (t *spanTree[T]) stab(key []byte, fn func(T)) (nodes int) { return stab(t.root, key, fn) }
+
+func stab[T any](n *node[spanOf[T]], key []byte, fn func(T)) (nodes int) {
+	for n != nil && endsAfter(n.item.last, key) {
 		nodes++
-		if bytes.Compare(n.start, key) > 0 {
+		if bytes.Compare(n.item.start, key) > 0 {
 			n = n.left
 			continue
 		}
-		nodes += n.left.stab(key, fn)
-		if endsAfter(n.end, key) {
-			for _, w := range n.watchers {
-				fn(w)
-			}
+		nodes += stab(n.left, key, fn)
+		if endsAfter(n.item.end, key) {
+			fn(n.item.of)
 		}
 		n = n.right
 	}
@@ -65,107 +78,6 @@ func compareEnds(a, b []byte) int {
 	return bytes.Compare(a, b)
 }
 
-// compare orders a watcher's span against the node's.
-func (n *spanNode) compare(w *watcher) int {
-	if c := bytes.Compare(w.start, n.start); c != 0 {
-		return c
-	}
-	return compareEnds(w.end, n.end)
-}
-
-func (n *spanNode) with(w *watcher) *spanNode {
-	if n == nil {
-		n = &spanNode{start: w.start, end: w.end}
-	}
-	switch c := n.compare(w); {
-	case c < 0:
-		n.left = n.left.with(w)
-	case c > 0:
-		n.right = n.right.with(w)
-	default:
-		n.watchers = n.watchers.with(w)
-	}
-	return n.balanced()
-}
-
-func (n *spanNode) without(w *watcher) *spanNode {
-	switch c := n.compare(w); {
-	case c < 0:
-		n.left = n.left.without(w)
-	case c > 0:
-		n.right = n.right.without(w)
-	default:
-		if n.watchers = n.watchers.without(w); len(n.watchers) > 0 {
-			return n
-		}
-		if n.right == nil {
-			return n.left
-		}
-		next, rest := n.right.withoutFirst()
-		next.left, next.right = n.left, rest
-		n = next
-	}
-	return n.balanced()
-}
-
-// withoutFirst takes the first node out of a subtree.
-func (n *spanNode) withoutFirst() (first, rest *spanNode) {
-	if n.left == nil {
-		return n, n.right
-	}
-	first, n.left = n.left.withoutFirst()
-	return first, n.balanced()
-}
-
-// balanced returns the subtree of n, whose children are in balance, after one of
-// them has grown or shrunk by one.
-func (n *spanNode) balanced() *spanNode {
-	switch d := n.left.depth() - n.right.depth(); {
-	case d > 1:
-		if n.left.left.depth() < n.left.right.depth() {
-			n.left = n.left.rotatedLeft()
-		}
-		return n.rotatedRight()
-	case d < -1:
-		if n.right.right.depth() < n.right.left.depth() {
-			n.right = n.right.rotatedRight()
-		}
-		return n.rotatedLeft()
-	}
-	n.update()
-	return n
-}
-
-func (n *spanNode) rotatedLeft() *spanNode {
-	top := n.right
-	n.right, top.left = top.left, n
-	n.update()
-	top.update()
-	return top
-}
-
-func (n *spanNode) rotatedRight() *spanNode {
-	top := n.left
-	n.left, top.right = top.right, n
-	n.update()
-	top.update()
-	return top
-}
-
-// update brings what n knows of its subtree up to date.
-func (n *spanNode) update() {
-	n.height = 1 + max(n.left.depth(), n.right.depth())
-	n.last = n.end
-	for _, c := range []*spanNode{n.left, n.right} {
-		if c != nil && compareEnds(c.last, n.last) > 0 {
-			n.last = c.last
-		}
-	}
-}
-
-func (n *spanNode) depth() int {
-	if n == nil {
-		return 0
-	}
-	return n.height
+func compareSpans(aStart, aEnd, bStart, bEnd []byte) int {
+	return cmp.Or(bytes.Compare(aStart, bStart), compareEnds(aEnd, bEnd))
 }

@@ -10,50 +10,48 @@ import (
 )
 
 func watcherOf(id int, start, end []byte) *watcher {
-	return &watcher{id: int64(id), start: start, end: end, single: singleKey(start, end)}
+	return &watcher{id: int64(id), start: start, end: end}
 }
 
 func (w *watcher) holds(key []byte) bool {
 	return bytes.Compare(w.start, key) <= 0 && (len(w.end) == 0 || bytes.Compare(key, w.end) < 0)
 }
 
-// check fails the test unless the subtree keeps what spanNode promises, and
-// returns its nodes in order.
-func (n *spanNode) check(t *testing.T) (nodes []*spanNode) {
+// checked fails the test unless the subtree of n is balanced and refers upwards as it
+// should, and returns its nodes in order.
+func (n *node[V]) checked(t *testing.T) (nodes []*node[V]) {
 	t.Helper()
 	if n == nil {
 		return nil
 	}
-	nodes = append(n.left.check(t), n)
-	nodes = append(nodes, n.right.check(t)...)
+	nodes = append(n.left.checked(t), n)
+	nodes = append(nodes, n.right.checked(t)...)
 	if l, r := n.left.depth(), n.right.depth(); n.height != 1+max(l, r) || max(l, r)-min(l, r) > 1 {
-		t.Fatalf("[%q, %q) says its height is %d, over subtrees of %d and %d", n.start, n.end, n.height, l, r)
+		t.Fatalf("a node says its height is %d, over subtrees of %d and %d", n.height, l, r)
 	}
-	last := slices.MaxFunc(nodes, func(a, b *spanNode) int { return compareEnds(a.end, b.end) }).end
-	if !bytes.Equal(n.last, last) {
-		t.Fatalf("[%q, %q) says the greatest end of its subtree is %q, it is %q", n.start, n.end, n.last, last)
-	}
-	if len(n.watchers) == 0 {
-		t.Fatalf("[%q, %q) has no watcher", n.start, n.end)
-	}
-	for i, w := range n.watchers {
-		if w.place != i || n.compare(w) != 0 {
-			t.Fatalf("watcher %d of [%q, %q) is at place %d of [%q, %q) and says %d", w.id, w.start, w.end, i, n.start, n.end, w.place)
+	for _, c := range []*node[V]{n.left, n.right} {
+		if c != nil && c.up != n {
+			t.Fatal("a node does not know which is above it")
 		}
 	}
 	return nodes
 }
 
-func (t *spanTree) checked(tt *testing.T) []*spanNode {
+func (t *spanTree[T]) checked(tt *testing.T) {
 	tt.Helper()
-	nodes := t.root.check(tt)
-	for i := 1; i < len(nodes); i++ {
-		a, b := nodes[i-1], nodes[i]
-		if c := bytes.Compare(a.start, b.start); c > 0 || c == 0 && compareEnds(a.end, b.end) >= 0 {
-			tt.Fatalf("[%q, %q) comes before [%q, %q)", a.start, a.end, b.start, b.end)
+	if t.root != nil && t.root.up != nil {
+		tt.Fatal("something is above the root")
+	}
+	nodes := t.root.checked(tt)
+	for i, n := range nodes {
+		last := slices.MaxFunc(n.checked(tt), func(a, b *node[spanOf[T]]) int { return compareEnds(a.item.end, b.item.end) }).item.end
+		if !bytes.Equal(n.item.last, last) {
+			tt.Fatalf("[%q, %q) says the greatest end of its subtree is %q, it is %q", n.item.start, n.item.end, n.item.last, last)
+		}
+		if i > 0 && t.compare(&nodes[i-1].item, &n.item) >= 0 {
+			tt.Fatalf("[%q, %q) comes before [%q, %q)", nodes[i-1].item.start, nodes[i-1].item.end, n.item.start, n.item.end)
 		}
 	}
-	return nodes
 }
 
 // mostHeight is the greatest height of an AVL tree of n nodes: one of h has at
@@ -104,7 +102,7 @@ func anySpan(rng *rand.Rand, most int) (start, end []byte) {
 func TestSpanTreeFindsWhatAScanFinds(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 11))
-		var tree spanTree
+		tree := newSpanTree[*watcher]()
 		var in []*watcher
 		grow := 6 // of 10; it shrinks to nothing in the end
 		for op := range 2000 {
@@ -113,12 +111,15 @@ func TestSpanTreeFindsWhatAScanFinds(t *testing.T) {
 			}
 			if len(in) == 0 || rng.IntN(10) < grow {
 				start, end := anySpan(rng, 1+int(seed)%4)
+				if tree.at(start, end) != nil {
+					continue
+				}
 				w := watcherOf(op, start, end)
 				in = append(in, w)
-				tree.add(w)
+				tree.add(start, end, w)
 			} else {
 				i := rng.IntN(len(in))
-				tree.remove(in[i])
+				tree.remove(tree.at(in[i].start, in[i].end))
 				in = slices.Delete(in, i, i+1)
 			}
 			if op%16 == 0 {
@@ -126,29 +127,18 @@ func TestSpanTreeFindsWhatAScanFinds(t *testing.T) {
 			}
 			key := keysOverFewLetters(rng, 5)
 			var got []*watcher
-			found := 0
-			nodes := tree.stab(key, func(w *watcher) {
-				if n := len(got); n == 0 || !bytes.Equal(got[n-1].start, w.start) || !bytes.Equal(got[n-1].end, w.end) {
-					found++
-				}
-				got = append(got, w)
-			})
-			if most := (found + 1) * tree.root.depth(); nodes > most {
-				t.Fatalf("seed %d: to find %d spans the search goes into %d nodes of a tree %d high", seed, found, nodes, tree.root.depth())
+			nodes := tree.stab(key, func(w *watcher) { got = append(got, w) })
+			if most := (len(got) + 1) * tree.root.depth(); nodes > most {
+				t.Fatalf("seed %d: to find %d spans the search goes into %d nodes of a tree %d high", seed, len(got), nodes, tree.root.depth())
 			}
-			inOrder := slices.IsSortedFunc(got, func(a, b *watcher) int {
-				if c := bytes.Compare(a.start, b.start); c != 0 {
-					return c
-				}
-				return compareEnds(a.end, b.end)
-			})
+			inOrder := slices.IsSortedFunc(got, func(a, b *watcher) int { return compareSpans(a.start, a.end, b.start, b.end) })
 			if !inOrder {
 				t.Fatalf("seed %d: spans that hold %q come out of order", seed, key)
 			}
 			checkSame(t, fmt.Sprintf("seed %d: key %q", seed, key), got, in, key)
 		}
 		for _, w := range in {
-			tree.remove(w)
+			tree.remove(tree.at(w.start, w.end))
 		}
 		if tree.root != nil {
 			t.Fatalf("seed %d: something is left", seed)
@@ -180,12 +170,12 @@ func checkSame(t *testing.T, of string, got, in []*watcher, key []byte) {
 // on two paths. Below one more that holds all of them it is no different.
 func TestSearchAmongManySpansLooksAtFew(t *testing.T) {
 	const spans = 3000
-	var tree spanTree
+	tree := newSpanTree[*watcher]()
 	key := func(i int, of string) []byte { return fmt.Appendf(nil, "k%04d/%s", i, of) }
 	var in []*watcher
 	for i := range spans {
 		in = append(in, watcherOf(i, key(i, "b"), key(i, "d")))
-		tree.add(in[i])
+		tree.add(in[i].start, in[i].end, in[i])
 	}
 	look := func(most int) {
 		t.Helper()
@@ -210,7 +200,7 @@ func TestSearchAmongManySpansLooksAtFew(t *testing.T) {
 	}
 	look(2 * mostHeight(spans))
 	in = append(in, watcherOf(spans, []byte{0}, nil))
-	tree.add(in[spans])
+	tree.add(in[spans].start, in[spans].end, in[spans])
 	look(3 * mostHeight(spans+1))
 	tree.checked(t)
 }

@@ -46,8 +46,10 @@ type Stream struct {
 	lagged bool
 	// wanted is the revision a progress request waits for; 0: none does.
 	wanted int64
-	closed bool
-	err    error
+	// slowest is a watcher that the progress request waits for, if one is known.
+	slowest *watcher
+	closed  bool
+	err     error
 }
 
 // NewStream opens a stream. wake is called, under the driver's lock, when
@@ -136,7 +138,7 @@ func (s *Stream) Create(r CreateRequest) {
 		return
 	}
 	w := &watcher{
-		id: id, stream: s, start: start, end: end, single: singleKey(start, end),
+		id: id, stream: s, start: start, end: end,
 		prevKV: r.PrevKV, fragment: r.Fragment, progress: r.Progress,
 		noPut: r.NoPut, noDelete: r.NoDelete,
 		asked: r.StartRevision, min: r.StartRevision,
@@ -217,18 +219,29 @@ func (h *Hub) answerProgress() {
 }
 
 // reached returns the revision that all watchers of the stream have reached,
-// if it is as far as the progress request wants.
+// if it is as far as the progress request wants. The watcher that it has found not
+// to be there it asks first the next time.
 func (s *Stream) reached() (int64, bool) {
+	if w := s.slowest; w != nil && w.group != nil && !w.reached(s.wanted) {
+		return 0, false
+	}
+	s.slowest = nil
 	revision := int64(-1)
 	for _, w := range s.watchers {
-		if !w.synced || w.group.emitted < s.wanted {
+		if !w.reached(s.wanted) {
+			s.slowest = w
 			return 0, false
 		}
-		if revision < 0 || w.group.emitted < revision {
-			revision = w.group.emitted
+		if emitted := s.hub.emitted(w.group); revision < 0 || emitted < revision {
+			revision = emitted
 		}
 	}
 	return max(revision, s.wanted), true
+}
+
+// reached says whether a watcher was sent everything at or below a revision.
+func (w *watcher) reached(revision int64) bool {
+	return w.synced && w.stream.hub.emitted(w.group) >= revision
 }
 
 // ProgressTick sends a progress notification to each synced watcher that
@@ -241,8 +254,8 @@ func (s *Stream) ProgressTick() {
 		if !w.progress {
 			continue
 		}
-		if !w.sent && w.synced && w.group.emitted >= max(w.asked, w.min-1) {
-			s.push(&Response{WatchID: id, Revision: w.group.emitted}, false)
+		if !w.sent && w.reached(max(w.asked, w.min-1)) {
+			s.push(&Response{WatchID: id, Revision: s.hub.emitted(w.group)}, false)
 		}
 		w.sent = false
 	}

@@ -91,7 +91,7 @@ func TestCreateOnAClosedStreamMakesNoWatcher(t *testing.T) {
 	s.Close()
 	s.Create(CreateRequest{Start: []byte("k"), Current: 3})
 	s.RequestProgress(3)
-	if all, behind := h.Watchers(); all != 0 || behind != 0 || len(h.groups) != 0 {
+	if all, behind := h.Watchers(); all != 0 || behind != 0 || len(h.groups)+h.match.n+h.waiting != 0 {
 		t.Fatalf("%d watchers, %d behind, %d groups after a create on a closed stream, want none", all, behind, len(h.groups))
 	}
 }

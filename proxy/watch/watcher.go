@@ -16,7 +16,6 @@ type watcher struct {
 	id         int64
 	stream     *Stream
 	start, end []byte // end empty: to the end of the keyspace
-	single     bool   // [start, start+"\0"): one key
 
 	prevKV, fragment, progress bool
 	noPut, noDelete            bool
@@ -26,9 +25,8 @@ type watcher struct {
 	// min is the first revision that is still to be sent, as far as a synced
 	// watcher is concerned: nothing below it is.
 	min int64
-	// group of the ranges the span touches; set while synced and behind.
+	// group of the span; set while synced and behind.
 	group  *group
-	at     int // in group.members
 	synced bool
 	// pos: everything at or below it has been sent; kept while behind.
 	pos int64
@@ -37,11 +35,9 @@ type watcher struct {
 	// since says when it began to wait: the hub counts them.
 	since int64
 	ride  ride
-	// place among the watchers of the same span, and whether they are hashed as
-	// those of a prefix: written by the matcher that it is in, which is its group's
-	// while it is synced, and the task's while it rides in one. Never in both.
+	// place among those of its group that are synced, or that are parked.
 	place  int
-	hashed bool
+	parked bool
 	// sent since the last progress interval.
 	sent bool
 	// batch collects the events of the dispatch under way.
