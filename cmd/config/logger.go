@@ -53,7 +53,7 @@ func (c *Config) NewLogger() (lg *zap.Logger, sync func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("log-outputs: %w", err)
 	}
-	lg = zap.New(zapcore.NewCore(encoder, sink, level), zap.AddCaller(), zap.ErrorOutput(sink))
+	lg = zap.New(plainCore{zapcore.NewCore(encoder, sink, level)}, zap.AddCaller(), zap.ErrorOutput(sink))
 	return lg, func() {
 		_ = lg.Sync() // fails on terminals, which need none
 		closeSink()

@@ -20,7 +20,7 @@ import (
 // Exit codes, for scripts. They are part of the interface: see docs/cli.md.
 const (
 	exitFailed       = 1 // anything that has no code of its own
-	exitUsage        = 2 // the command line is wrong
+	exitUsage        = 2 // the command line or the configuration is wrong
 	exitNoAnswer     = 3 // no server answered in time
 	exitNotHawser    = 4 // a server answered, but it is not Hawser
 	exitNotFound     = 5 // no range with that id
@@ -73,7 +73,7 @@ func (a *app) run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(a.stderr, "Error:", err)
+	fmt.Fprintln(a.stderr, "Error:", config.PlainText(err.Error()))
 	var exit *exitError
 	if errors.As(err, &exit) {
 		return exit.code

@@ -35,7 +35,7 @@ type startFunc func(ctx context.Context, c config.Config, lg *zap.Logger) (serve
 func (a *app) serve(ctx context.Context, source *config.Source) error {
 	c, warnings, err := source.Load(a.environ)
 	if err != nil {
-		return failf(exitFailed, "the configuration is not valid:\n%w", err)
+		return failf(exitUsage, "the configuration is not valid:\n%w", err)
 	}
 	lg, syncLog, err := c.NewLogger()
 	if err != nil {

@@ -227,7 +227,7 @@ func TestConfigurationReachesTheNode(t *testing.T) {
 
 func TestInvalidConfigurationListsProblemsAndStartsNothing(t *testing.T) {
 	code, _, stderr := execute(t, "", "--max-txn-ops=0", "--cert-file=x", "--metrics=none")
-	if code != exitFailed || strings.Count(stderr, "\n") != 4 {
+	if code != exitUsage || strings.Count(stderr, "\n") != 4 {
 		t.Fatalf("code %d, stderr:\n%s", code, stderr)
 	}
 }
@@ -246,5 +246,52 @@ func TestNotifyInTheAbstractNamespace(t *testing.T) {
 	n, err := socket.Read(buf)
 	if err != nil || string(buf[:n]) != "READY=1" {
 		t.Fatalf("%q, %v", buf[:n], err)
+	}
+}
+
+// TestWrongConfigurationExitsTwo: one code for a wrong flag and a wrong value,
+// wherever it stands.
+func TestWrongConfigurationExitsTwo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hawser.yaml")
+	if err := os.WriteFile(file, []byte("max-txn-ops: many"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args    []string
+		environ []string
+	}{
+		{args: []string{"--no-such-flag"}},
+		{args: []string{"--max-txn-ops=many"}},
+		{args: []string{"--election-timeout=60000"}},
+		{args: []string{"--cert-file=c.pem"}},
+		{args: []string{"extra"}},
+		{args: []string{"rnge"}},
+		{args: []string{"--config-file=" + file}},
+		{args: []string{"--config-file=" + file + ".missing"}},
+		{environ: []string{"ETCD_MAX_TXN_OPS=many"}},
+		{args: []string{"--name=a"}, environ: []string{"ETCD_NAME=b"}},
+	} {
+		var stderr bytes.Buffer
+		a := &app{stdout: new(bytes.Buffer), stderr: &stderr, environ: tc.environ, start: startOf(&fakeNode{})}
+		if code := a.run(tc.args); code != exitUsage {
+			t.Errorf("%q %q: code %d, want %d", tc.args, tc.environ, code, exitUsage)
+		}
+		text := stderr.String()
+		if !strings.HasPrefix(text, "Error: ") || strings.Contains(text, "\n\n") || strings.Count(text, "\n") == 0 {
+			t.Errorf("%q %q: %q", tc.args, tc.environ, text)
+		}
+	}
+}
+
+func TestErrorOfADamagedEngineIsPlain(t *testing.T) {
+	var stderr bytes.Buffer
+	a := &app{stdout: new(bytes.Buffer), stderr: &stderr, start: func(context.Context, config.Config, *zap.Logger) (server, error) {
+		return nil, errors.Join(errors.New("invalid table"), errors.New("<corruption detail carrier>"))
+	}}
+	if code := a.run([]string{"--log-outputs=" + filepath.Join(t.TempDir(), "log")}); code != exitFailed {
+		t.Errorf("code %d", code)
+	}
+	if got, want := stderr.String(), "Error: cannot start: invalid table\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

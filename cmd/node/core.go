@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-kv/hawser/placement/client"
 	"github.com/hawser-kv/hawser/placement/meta"
 	"github.com/hawser-kv/hawser/placement/sequencer"
+	"github.com/hawser-kv/hawser/proto/adminpb"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/router"
@@ -259,15 +260,18 @@ func (c *Core) wire() (err error) {
 	wc := c.cfg.Watch
 	wc.History, wc.Logger = history{c.MVCC}, c.log
 	c.Watch = watch.NewService(c.Frontier, wc)
+	served := 0
 	for _, id := range ids {
 		if resolved, ok := c.Readers.Resolved(id); ok {
 			c.Watch.Loaded(id, resolved)
+			served++
 			continue
 		}
 		// Its range answers so. Others go on.
 		_, err := replica.Load(c.DB, id)
 		c.log.Error("replica is not served", zap.Uint64("range", id), zap.Error(err))
 	}
+	c.log.Info("found the replicas of this node", zap.Int("served", served), zap.Int("not-served", len(ids)-served))
 
 	cc := c.cfg.Compactor
 	cc.Store, cc.Logger = compacting{c}, c.log
@@ -418,9 +422,12 @@ func (c *Core) load(id uint64) (store.Member, error) {
 // began tells the frontier of a replica that a split has begun, and loads it
 // if somebody waits for it: the sequencer's Wake comes once.
 func (c *Core) began(d *rangepb.RangeDescriptor) {
-	if resolved, ok := c.Readers.Resolved(d.RangeId); ok {
+	resolved, ok := c.Readers.Resolved(d.RangeId)
+	if ok {
 		c.Applied(d.RangeId, resolved, nil)
 	}
+	c.log.Info("split: a range begins", zap.Uint64("range", d.RangeId), zap.String("at", adminpb.KeyText(d.Start)),
+		zap.Uint64("epoch", d.Epoch), zap.Int64("revision", resolved))
 	if c.takeAwaited(d.RangeId) {
 		c.Store.Load(d.RangeId)
 	}

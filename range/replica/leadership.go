@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
@@ -117,7 +118,7 @@ func (r *Replica) lookAtLeadership() {
 	}
 	if l.term == 0 {
 		*l = leadership{term: term, nextSeq: 1, nextProposal: 1, reachedAt: r.tick}
-		r.log.Info("leads", zap.Uint64("term", term))
+		r.log.Log(r.electionLevel(), "leads", zap.Uint64("term", term))
 	}
 	if !l.serving && r.visible.term == term {
 		l.serving = true
@@ -181,12 +182,22 @@ func (r *Replica) staleEpoch(desc *rangepb.RangeDescriptor) error {
 	return &RangeError{Kind: StaleEpoch, RangeID: r.cfg.RangeID, Descriptor: desc}
 }
 
+// electionLevel is the log level of what elections decide. A sole voter leads
+// whenever it is awake: thousands of them do when a node starts, and it says
+// nothing.
+func (r *Replica) electionLevel() zapcore.Level {
+	if r.group.SoleVoter() {
+		return zap.DebugLevel
+	}
+	return zap.InfoLevel
+}
+
 // loseLeadership ends the leadership: what is in flight and not applied has an
 // unknown fate, what is not proposed was not applied and is not any more
 // (pitfalls: no re-proposals, ever). What is applied, and not visible yet, is
 // answered by committed. Latches are void: no S accepts them under a later term.
 func (r *Replica) loseLeadership() {
-	r.log.Info("no longer leads", zap.Uint64("term", r.lead.term))
+	r.log.Log(r.electionLevel(), "no longer leads", zap.Uint64("term", r.lead.term))
 	r.dropRegistration()
 	r.dropStaged()
 	l := &r.lead
