@@ -27,12 +27,12 @@ const (
 // come with the last. What is asked has neither custom sort nor filters. An
 // error of send ends the stream and is returned.
 func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, chunkBytes int, send func(*pb.RangeResponse) error) error {
-	if req.GetCountOnly() {
+	if req.GetCountOnly() || req.GetSortTarget() != pb.RangeRequest_KEY {
 		resp, err := r.Range(ctx, req)
 		if err != nil {
 			return err
 		}
-		return send(resp)
+		return sendWhole(resp, chunkBytes, send)
 	}
 	whole := mvcc.Request{Range: req}
 	span := whole.Spans()[0]
@@ -82,6 +82,26 @@ func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, chunkByt
 		case size > chunkBytes*2:
 			keys = max(keys/2, 1)
 		}
+	}
+}
+
+// sendWhole sends an answer in chunks of about chunkBytes.
+func sendWhole(resp *pb.RangeResponse, chunkBytes int, send func(*pb.RangeResponse) error) error {
+	kvs := resp.Kvs
+	for {
+		n, size := 0, 0
+		for n < len(kvs) && (n == 0 || size < chunkBytes) {
+			size += proto.Size(kvs[n])
+			n++
+		}
+		if n == len(kvs) {
+			resp.Kvs = kvs
+			return send(resp)
+		}
+		if err := send(&pb.RangeResponse{Kvs: kvs[:n:n]}); err != nil {
+			return err
+		}
+		kvs = kvs[n:]
 	}
 }
 

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -73,4 +74,63 @@ func TestRequestsThatKillEtcd(t *testing.T) {
 		t.Fatal(a)
 	}
 	has("new", 1, 3)
+}
+
+// TestStreamWithSortTarget covers D5: RangeStream with a sort target and no order answers as Range, and as etcd's RangeStream
+// where that answers as etcd's Range: within its first chunk of ten keys.
+func TestStreamWithSortTarget(t *testing.T) {
+	t.Parallel()
+	settings := ReadSettings(t)
+	etcd, err := newSide("etcd", Etcd{}.Start(t), answerWithin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.close()
+	target, err := newSide(settings.Target.Name(), settings.Target.Start(t), answerWithin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.close()
+
+	// The order by key is none of the others.
+	const keys = 35
+	for i := range keys {
+		key := []byte(fmt.Sprintf("k%02d", i*17%keys))
+		for range 1 + i%3 {
+			for _, s := range []*side{etcd, target} {
+				put := &pb.PutRequest{Key: key, Value: []byte(fmt.Sprintf("v%02d", i*11%keys))}
+				if a := s.call(t.Context(), Op{Kind: Put, Request: put}); a.code != codes.OK {
+					t.Fatal(a)
+				}
+			}
+		}
+	}
+	for _, end := range []string{"k10", "k05", "k35", "\x00"} {
+		for _, limit := range []int64{0, 1, 9, 10, 11, 30, 100} {
+			for sortTarget := range pb.RangeRequest_SortTarget_name {
+				for _, keysOnly := range []bool{false, true} {
+					request := &pb.RangeRequest{
+						Key: []byte("k"), RangeEnd: []byte(end), Limit: limit, KeysOnly: keysOnly,
+						SortTarget: pb.RangeRequest_SortTarget(sortTarget),
+					}
+					streamed := target.call(t.Context(), Op{Kind: RangeStream, Request: request})
+					ranged := target.call(t.Context(), Op{Kind: Range, Request: request})
+					if lines := diffAnswers(request, ranged, streamed); len(lines) > 0 {
+						t.Errorf("%v: Range and RangeStream differ: %q", request, lines)
+					}
+					wanted := etcd.call(t.Context(), Op{Kind: Range, Request: request})
+					if lines := diffAnswers(request, wanted, streamed); len(lines) > 0 {
+						t.Errorf("%v: etcd's Range and this RangeStream differ: %q", request, lines)
+					}
+					if end == "k35" || end == "\x00" || limit > 0 && limit < 10 {
+						continue // etcd's first chunk has not all that is sorted
+					}
+					wanted = etcd.call(t.Context(), Op{Kind: RangeStream, Request: request})
+					if lines := diffAnswers(request, wanted, streamed); len(lines) > 0 {
+						t.Errorf("%v: the RangeStreams differ: %q", request, lines)
+					}
+				}
+			}
+		}
+	}
 }
