@@ -2,244 +2,173 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
+
+	"github.com/hawser-kv/hawser/mvcc/spans"
 )
 
 // conflicts orders the requests of a range that touch the same keys.
 //
 // A request enters when it arrives, with every span it may touch, and leaves
 // when what it does is known: a write when its revision is granted (or when it
-// turns out to change nothing), a latch when it is released. A request is
-// *unblocked* once every earlier one that conflicts with it has left. Two
-// requests conflict if their spans overlap and one of them writes there.
+// turns out to change nothing), a latch when it is released, either of them when it
+// is given up. A request is *unblocked* once every earlier one that conflicts with it
+// has left. Two requests conflict if their spans overlap and one of them writes there.
 //
 // So requests on one key go in the order of their arrival, others pass, and a
 // latch over a wide span cannot be starved by a stream of writes behind it.
 //
-// To stay linear for a hot key, a request does not depend on all earlier ones
-// but on the last writer (and the readers since), which depends on those before.
-// That is right only if nobody leaves before those it depends on: a
-// request that is given up while blocked stays, abandoned, until it is
-// unblocked.
+// A request waits for one other at a time: the latest of the earlier ones that
+// conflict with it. When that leaves, it looks for another. As requests leave in the
+// order of their arrival, or nearly so, there is none then, and each has looked twice,
+// whatever the number of those that it stands behind.
 type conflicts struct {
-	points map[string]pointUse
-	wide   []wideUse
+	// reads and writes hold the spans of all requests that are here, each at the
+	// place of its request. Reads do not conflict, so they are never compared.
+	reads, writes spans.Tree[*ticket]
+	// newest is the place of the request that came last.
+	newest uint64
 	// unblocked receives requests, in the order in which they become free.
 	unblocked func(*ticket)
+	// nodes counts what was looked at.
+	nodes int
 }
 
-// access is one span that a request touches: [start, end), or the key start
-// alone if point is set. end nil means the end of the keyspace.
+// access is one span that a request touches: [start, end), end empty meaning the
+// end of the keyspace.
 type access struct {
 	start, end []byte
-	point      bool
 	write      bool
+}
+
+// pointAccess is the access of one key.
+func pointAccess(key []byte, write bool) access {
+	end := make([]byte, len(key)+1)
+	copy(end, key)
+	return access{start: key, end: end, write: write}
 }
 
 // ticket is the place of one request in the table.
 type ticket struct {
-	owner      *request
-	accesses   []access
-	dependents []*ticket
-	blockers   int
-	abandoned  bool
-	left       bool
+	owner    *request
+	accesses []access
+	// place grows with each request that enters.
+	place uint64
+	// blocker is who the request waits for, in whose list of waiters it is then.
+	blocker                *ticket
+	firstWaiter            *ticket
+	prevWaiter, nextWaiter *ticket
+	left                   bool
 	// inline keeps the accesses of the usual request without an allocation.
 	inline [1]access
 }
 
-// pointUse is who uses one key.
-type pointUse struct {
-	writer  *ticket
-	readers []*ticket
-}
-
-type wideUse struct {
-	access
-	ticket *ticket
-}
-
 func newConflicts(unblocked func(*ticket)) conflicts {
-	return conflicts{points: make(map[string]pointUse), unblocked: unblocked}
+	return conflicts{unblocked: unblocked}
 }
 
 // enter adds a request behind all that are there. It reports whether it is
 // free at once; if not, unblocked is called for it later.
 func (c *conflicts) enter(t *ticket) bool {
+	c.newest++
+	t.place = c.newest
+	t.waitFor(c.blockerOf(t))
 	for i := range t.accesses {
 		a := &t.accesses[i]
-		if a.point {
-			c.enterPoint(t, a)
-		} else {
-			c.enterWide(t, a)
-		}
+		c.nodes += c.treeOf(a).Set(a.start, a.end, t.place, t)
 	}
-	return t.blockers == 0
+	return t.blocker == nil
 }
 
-func (c *conflicts) enterPoint(t *ticket, a *access) {
-	use := c.points[string(a.start)]
-	t.dependOn(use.writer)
-	if a.write {
-		for _, r := range use.readers {
-			t.dependOn(r)
-		}
-		use.writer, use.readers = t, nil
-	} else if use.writer != t {
-		use.readers = append(use.readers, t)
-	}
-	c.points[string(a.start)] = use
-	for i := range c.wide {
-		if w := &c.wide[i]; (w.write || a.write) && w.contains(a.start) {
-			t.dependOn(w.ticket)
-		}
-	}
-}
-
-func (c *conflicts) enterWide(t *ticket, a *access) {
-	// In any order: dependOn has the same effect whatever the order of its calls.
-	for key, use := range c.points {
-		if !a.containsString(key) {
-			continue
-		}
-		t.dependOn(use.writer)
-		if a.write {
-			for _, r := range use.readers {
-				t.dependOn(r)
-			}
-		}
-	}
-	kept := c.wide[:0]
-	for _, w := range c.wide {
-		overlap := a.overlaps(&w.access)
-		if overlap && (w.write || a.write) {
-			t.dependOn(w.ticket)
-		}
-		// Whoever conflicts with a span inside a later written one depends on
-		// the later request, and it on the earlier.
-		if overlap && a.write && a.covers(&w.access) && w.ticket != t {
-			continue
-		}
-		kept = append(kept, w)
-	}
-	c.wide = append(kept, wideUse{access: *a, ticket: t})
-}
-
-// leave removes a request and unblocks those that waited only for it. The
-// request must be unblocked itself.
+// leave removes a request, free or not, and unblocks those that waited for it and
+// have nobody else to wait for. A second time it does nothing.
 func (c *conflicts) leave(t *ticket) {
 	if t.left {
 		return
 	}
-	if t.blockers != 0 {
-		panic("replica: a blocked request leaves the conflict table")
-	}
 	t.left = true
 	for i := range t.accesses {
 		a := &t.accesses[i]
-		if a.point {
-			c.leavePoint(t, a.start)
-		}
+		c.nodes += c.treeOf(a).Delete(a.start, a.end, t.place)
 	}
-	if len(c.wide) > 0 {
-		c.leaveWide(t)
-	}
-	dependents := t.dependents
-	t.dependents = nil
-	for _, d := range dependents {
-		if d.blockers--; d.blockers > 0 {
-			continue
-		}
-		if d.abandoned {
-			c.leave(d)
-			continue
-		}
-		c.unblocked(d)
-	}
-}
-
-// abandon gives a request up: at once if it is free, else when it would
-// become free.
-func (c *conflicts) abandon(t *ticket) {
-	if t.blockers == 0 {
-		c.leave(t)
+	t.stopWaiting()
+	if t.firstWaiter == nil {
 		return
 	}
-	t.abandoned = true
-}
-
-func (c *conflicts) leavePoint(t *ticket, key []byte) {
-	use, ok := c.points[string(key)]
-	if !ok {
-		return
+	var waiters []*ticket
+	for w := t.firstWaiter; w != nil; w = w.nextWaiter {
+		waiters = append(waiters, w)
 	}
-	if use.writer == t {
-		use.writer = nil
-	}
-	if i := slices.Index(use.readers, t); i >= 0 {
-		use.readers = slices.Delete(use.readers, i, i+1)
-	}
-	if use.writer == nil && len(use.readers) == 0 {
-		delete(c.points, string(key))
-		return
-	}
-	c.points[string(key)] = use
-}
-
-func (c *conflicts) leaveWide(t *ticket) {
-	kept := c.wide[:0]
-	for _, w := range c.wide {
-		if w.ticket != t {
-			kept = append(kept, w)
+	slices.SortFunc(waiters, func(a, b *ticket) int { return cmp.Compare(a.place, b.place) })
+	for _, w := range waiters {
+		w.stopWaiting()
+		w.waitFor(c.blockerOf(w))
+		if w.blocker == nil {
+			c.unblocked(w)
 		}
 	}
-	clear(c.wide[len(kept):])
-	c.wide = kept
 }
 
-func (t *ticket) dependOn(other *ticket) {
-	if other == nil || other == t {
+// blockerOf returns the latest of the requests before t that conflict with it, nil if
+// there is none.
+func (c *conflicts) blockerOf(t *ticket) (blocker *ticket) {
+	var latest uint64
+	look := func(in *spans.Tree[*ticket], a *access) {
+		found, place, ok, nodes := in.Latest(a.start, a.end, latest, t.place)
+		c.nodes += nodes
+		if ok {
+			blocker, latest = found, place
+		}
+	}
+	for i := range t.accesses {
+		a := &t.accesses[i]
+		look(&c.writes, a)
+		if a.write {
+			look(&c.reads, a)
+		}
+	}
+	return blocker
+}
+
+func (c *conflicts) treeOf(a *access) *spans.Tree[*ticket] {
+	if a.write {
+		return &c.writes
+	}
+	return &c.reads
+}
+
+// waitFor puts t, which waits for nobody, among the waiters of a blocker.
+func (t *ticket) waitFor(blocker *ticket) {
+	if blocker == nil {
 		return
 	}
-	other.dependents = append(other.dependents, t)
-	t.blockers++
-}
-
-func (a *access) contains(key []byte) bool {
-	if a.point {
-		return bytes.Equal(a.start, key)
+	t.blocker = blocker
+	t.nextWaiter = blocker.firstWaiter
+	if t.nextWaiter != nil {
+		t.nextWaiter.prevWaiter = t
 	}
-	return bytes.Compare(a.start, key) <= 0 && (a.end == nil || bytes.Compare(key, a.end) < 0)
+	blocker.firstWaiter = t
 }
 
-func (a *access) containsString(key string) bool {
-	return string(a.start) <= key && (a.end == nil || key < string(a.end))
-}
-
-func (a *access) overlaps(b *access) bool {
-	return (b.end == nil || bytes.Compare(a.start, b.end) < 0) &&
-		(a.end == nil || bytes.Compare(b.start, a.end) < 0)
-}
-
-// covers reports that b lies inside a; both are wide.
-func (a *access) covers(b *access) bool {
-	if bytes.Compare(a.start, b.start) > 0 {
-		return false
+func (t *ticket) stopWaiting() {
+	if t.blocker == nil {
+		return
 	}
-	return a.end == nil || b.end != nil && bytes.Compare(b.end, a.end) <= 0
+	if t.prevWaiter != nil {
+		t.prevWaiter.nextWaiter = t.nextWaiter
+	} else {
+		t.blocker.firstWaiter = t.nextWaiter
+	}
+	if t.nextWaiter != nil {
+		t.nextWaiter.prevWaiter = t.prevWaiter
+	}
+	t.blocker, t.prevWaiter, t.nextWaiter = nil, nil, nil
 }
 
 // within reports that the access touches only keys of [start, end), end empty
 // meaning the end of the keyspace.
 func (a *access) within(start, end []byte) bool {
-	if bytes.Compare(a.start, start) < 0 {
-		return false
-	}
-	if len(end) == 0 {
-		return true
-	}
-	if a.point {
-		return bytes.Compare(a.start, end) < 0
-	}
-	return a.end != nil && bytes.Compare(a.end, end) <= 0
+	return bytes.Compare(a.start, start) >= 0 &&
+		(len(end) == 0 || len(a.end) > 0 && bytes.Compare(a.end, end) <= 0)
 }

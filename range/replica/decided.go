@@ -18,7 +18,7 @@ func (r *Replica) handleDecided(d *placementpb.Decided) {
 		r.distrust("a decided entry does not grow (I1)", zap.Int64("revision", d.Revision))
 		return
 	}
-	if t := d.GetTxn(); t != nil && r.latches[ownerOf(t.Owner)] == nil {
+	if t := d.GetTxn(); t != nil && r.givenLatch(ownerOf(t.Owner)) == nil {
 		// Its effects are decided and come again with the registration, before
 		// which everything is dropped that was evaluated without them.
 		r.distrust("a decided transaction without a latch (I8)", zap.Any("owner", ownerOf(t.Owner)))
@@ -51,7 +51,7 @@ func (r *Replica) takeDecided(d *placementpb.Decided) {
 		return
 	}
 	r.stage(command{kind: commandTxn, revision: d.Revision, metaIndex: d.MetaIndex, effects: t.Effects}, proposed{effects: effects})
-	if q := r.latchOf(ownerOf(t.Owner)); q != nil {
+	if q := r.latches[ownerOf(t.Owner)]; q != nil {
 		r.refuse(q, ErrAborted)
 	}
 }
@@ -82,7 +82,7 @@ func (r *Replica) takeSplit(d *placementpb.Decided, s *placementpb.DecidedSplit)
 			}
 		case stageLatched:
 			if !q.within(s.Left.Start, s.Left.End) {
-				r.releaseLatch(q)
+				r.leave(q)
 			}
 		}
 		q = next

@@ -16,22 +16,18 @@ func (r *Replica) handleLatch(l *Latch) {
 		return
 	}
 	q := newLatchRequest(l)
-	if r.latchOf(q.owner) != nil {
+	if r.latches[q.owner] != nil {
 		l.Refuse(fmt.Errorf("%w: range %d: a second latch of owner %v", ErrDropped, r.cfg.RangeID, q.owner))
 		return
 	}
+	r.latches[q.owner] = q
 	r.enter(q)
 }
 
-// latchOf finds the latch of an owner, given or not.
-func (r *Replica) latchOf(owner ownerID) *request {
-	if q := r.latches[owner]; q != nil {
+// givenLatch returns the latch that an owner holds, nil if it holds none.
+func (r *Replica) givenLatch(owner ownerID) *request {
+	if q := r.latches[owner]; q != nil && q.stage == stageLatched {
 		return q
-	}
-	for q := r.live.first; q != nil; q = q.next {
-		if q.latch != nil && q.owner == owner {
-			return q
-		}
 	}
 	return nil
 }
@@ -47,43 +43,32 @@ func (r *Replica) settle(q *request) {
 	}
 	q.stage = stageSettling
 	q.after = r.lead.logRevision
-	r.settling = append(r.settling, q)
+	r.settling.push(q)
 }
 
 // giveLatches gives the latches whose time has come.
 func (r *Replica) giveLatches() {
 	l := &r.lead
-	if len(r.settling) == 0 || !l.latchesOpen() {
-		return
-	}
-	waiting := r.settling[:0]
-	for _, q := range r.settling {
-		switch {
-		case q.stage != stageSettling:
-		case r.visible.resolved < q.after || r.visible.desc.Epoch < q.latch.Epoch:
-			// A split may raise the epoch without raising the revision.
-			waiting = append(waiting, q)
-		default:
+	// Both what they wait for grows from one to the next.
+	for r.settling.len() > 0 && l.latchesOpen() {
+		q := *r.settling.front()
+		if q.stage == stageSettling {
+			if r.visible.resolved < q.after || r.visible.desc.Epoch < q.latch.Epoch {
+				// A split may raise the epoch without raising the revision.
+				return
+			}
 			q.stage = stageLatched
 			q.e = l.reg.e
 			q.arrived = r.tick
-			r.latches[q.owner] = q
 			q.latch.Done(LatchResult{Term: l.term, Session: l.reg.session, Epoch: l.logDesc.Epoch})
 		}
+		r.settling.pop()
 	}
-	clear(r.settling[len(waiting):])
-	r.settling = waiting
-}
-
-// releaseLatch ends a latch that was given.
-func (r *Replica) releaseLatch(q *request) {
-	delete(r.latches, q.owner)
-	r.leave(q)
 }
 
 // handleUnlatch is the owner's own word: it has sent no commit and never will.
 func (r *Replica) handleUnlatch(u *Unlatch) {
-	if q := r.latchOf(ownerOf(u.Owner)); q != nil && r.failed == nil {
+	if q := r.latches[ownerOf(u.Owner)]; q != nil && r.failed == nil {
 		r.refuse(q, ErrAborted)
 	}
 }
@@ -92,7 +77,7 @@ func (r *Replica) handleUnlatch(u *Unlatch) {
 // effects here. Only the S of the latch's epoch may say so (R7); a latch that is not
 // given yet holds nothing that a commit could name, so it may go, too.
 func (r *Replica) handleSequencerUnlatch(e uint64, u *placementpb.Unlatch) {
-	q := r.latchOf(ownerOf(u.Owner))
+	q := r.latches[ownerOf(u.Owner)]
 	if q == nil || q.stage == stageLatched && q.e != e {
 		return
 	}

@@ -212,14 +212,14 @@ func (r *Replica) loseLeadership() {
 		next := q.next
 		switch q.stage {
 		case stageLatched:
-			r.releaseLatch(q)
+			r.leave(q)
 		case stageSettling:
 			q.stage = stageWaiting
 			r.free.push(q)
 		}
 		q = next
 	}
-	r.settling = nil
+	r.settling = fifo[*request]{}
 	r.overlay = mvcc.NewOverlay()
 	r.lead = leadership{}
 }
@@ -380,7 +380,7 @@ func (r *Replica) handleRegistered(m *placementpb.Registered) {
 	for q := r.live.first; q != nil; {
 		next := q.next
 		if q.stage == stageLatched && q.e != l.reg.e {
-			r.releaseLatch(q)
+			r.leave(q)
 		}
 		q = next
 	}

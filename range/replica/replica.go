@@ -102,8 +102,9 @@ type Replica struct {
 	// early requests name an epoch that the log has not reached.
 	early []*request
 	// settling latches wait for what is in the log to be applied.
-	settling []*request
-	latches  map[ownerID]*request // given
+	settling fifo[*request]
+	// latches are those in live, given or not.
+	latches map[ownerID]*request
 
 	lead    leadership
 	overlay *mvcc.Overlay
@@ -355,9 +356,16 @@ type Status struct {
 
 // Status returns a copy of the replica's status. For the worker.
 func (r *Replica) Status() Status {
+	latches := 0
+	// In any order: they are counted.
+	for _, q := range r.latches {
+		if q.stage == stageLatched {
+			latches++
+		}
+	}
 	return Status{
 		Descriptor: r.visible.desc, Resolved: r.visible.resolved, Raft: r.group.Status(),
-		Queued: r.live.count, Latches: len(r.latches), Registered: r.lead.reg.phase == regOpen,
+		Queued: r.live.count, Latches: latches, Registered: r.lead.reg.phase == regOpen,
 	}
 }
 

@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"bytes"
-
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
@@ -151,10 +149,10 @@ func newWriteRequest(w *Write) *request {
 	switch {
 	case w.Req.Put != nil:
 		q.bytes = len(w.Req.Put.Key) + len(w.Req.Put.Value)
-		q.accesses = append(q.accesses, access{start: w.Req.Put.Key, point: true, write: true})
+		q.accesses = append(q.accesses, pointAccess(w.Req.Put.Key, true))
 	case w.Req.DeleteRange != nil && len(w.Req.DeleteRange.RangeEnd) == 0:
 		q.bytes = len(w.Req.DeleteRange.Key)
-		q.accesses = append(q.accesses, access{start: w.Req.DeleteRange.Key, point: true, write: true})
+		q.accesses = append(q.accesses, pointAccess(w.Req.DeleteRange.Key, true))
 	default:
 		q.setAccesses(w.Req.Spans())
 		if w.Req.Txn != nil {
@@ -181,14 +179,8 @@ const requestOverhead = 256
 func (q *request) setAccesses(spans []mvcc.Access) {
 	q.accesses = make([]access, len(spans))
 	for i, s := range spans {
-		q.accesses[i] = access{start: s.Start, end: s.End, point: isPoint(s), write: s.Write}
+		q.accesses[i] = access{start: s.Start, end: s.End, write: s.Write}
 	}
-}
-
-// isPoint reports that a span is one key.
-func isPoint(s mvcc.Access) bool {
-	n := len(s.Start)
-	return len(s.End) == n+1 && s.End[n] == 0 && bytes.Equal(s.End[:n], s.Start)
 }
 
 // within reports that everything the request touches lies in [start, end).

@@ -78,12 +78,11 @@ func (r *Replica) refuse(q *request, err error) {
 		r.finish(q, WriteResult{Err: err})
 		return
 	}
-	if q.stage == stageLatched {
-		r.releaseLatch(q)
-		return
-	}
+	given := q.stage == stageLatched
 	r.leave(q)
-	q.latch.Done(LatchResult{Err: err})
+	if !given {
+		q.latch.Done(LatchResult{Err: err})
+	}
 }
 
 // finish answers a write, at whatever stage it is.
@@ -100,7 +99,10 @@ func (r *Replica) leave(q *request) {
 	}
 	q.stage = stageGone
 	r.live.remove(q)
-	r.conflicts.abandon(&q.ticket)
+	if q.latch != nil {
+		delete(r.latches, q.owner)
+	}
+	r.conflicts.leave(&q.ticket)
 }
 
 // expire gives up requests that wait for too long: their clients have left. A

@@ -33,13 +33,14 @@ proto/rangepb
 range/keys
 
 # data at revisions: no Raft, no network, no clock
+mvcc/spans                                                                 !time !net !go.etcd.io/raft/v3 !google.golang.org/grpc
 mvcc/counts            range/keys                                          !time !net !go.etcd.io/raft/v3 !google.golang.org/grpc
 mvcc                   mvcc/counts range/keys proto/...                    !time !net !go.etcd.io/raft/v3 !google.golang.org/grpc
 
 # ranges
 range/raftlog          range/keys proto/...                                !time !net !google.golang.org/grpc
 range/raftgroup        range/raftlog range/keys proto/...                  !time !net !google.golang.org/grpc
-range/replica          range/raftgroup range/raftlog range/keys mvcc proto/...  !time !net !google.golang.org/grpc
+range/replica          range/raftgroup range/raftlog range/keys mvcc mvcc/spans proto/...  !time !net !google.golang.org/grpc
 range/store            range/replica range/raftgroup range/raftlog range/keys mvcc proto/...  !net !google.golang.org/grpc
 range/compactor        range/keys mvcc proto/...                           !net !google.golang.org/grpc
 
@@ -53,7 +54,7 @@ placement              placement/... range/keys proto/...                  !net 
 # proxy
 proxy/txn              mvcc proto/...                                      !time !net !google.golang.org/grpc
 proxy/router           proxy/txn mvcc proto/...                            !net !google.golang.org/grpc
-proxy/watch            mvcc proto/...                                      !net !google.golang.org/grpc
+proxy/watch            mvcc mvcc/spans proto/...                                      !net !google.golang.org/grpc
 proxy                  proxy/... mvcc proto/...
 
 # cmd knows everybody
