@@ -6,6 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/store"
 )
@@ -14,8 +15,7 @@ import (
 // that does.
 func TestRangesThatNeverComeMakeRoom(t *testing.T) {
 	c, err := OpenCore(CoreConfig{
-		FS: vfs.NewMem(), Dir: "data",
-		NewIDs: func() (uint64, uint64) { return 1, 1 },
+		Engine: engine.Config{FS: vfs.NewMem(), Dir: "data", NewIDs: func() (uint64, uint64) { return 1, 1 }},
 		Store: store.Config{
 			ManualSync: true,
 			FreeBytes:  func() (uint64, error) { return 1 << 40, nil },

@@ -9,11 +9,11 @@ func (s compacting) Forgotten() int64 { return s.c.MVCC.Forgotten() }
 func (s compacting) Backlog() int64 { return s.c.MVCC.Backlog() }
 
 func (s compacting) SetForgotten(rev int64) error {
-	return s.c.fault.Write(func() error { return s.c.MVCC.SetForgotten(rev) })
+	return s.c.engine.Fault.Write(func() error { return s.c.MVCC.SetForgotten(rev) })
 }
 
 func (s compacting) CompactStep(maxEvents int) (done bool, err error) {
-	err = s.c.fault.Write(func() error {
+	err = s.c.engine.Fault.Write(func() error {
 		done, err = s.c.MVCC.CompactStep(maxEvents)
 		return err
 	})

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -23,6 +22,7 @@ import (
 	"github.com/hawser-kv/hawser/proxy/router"
 	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/compactor"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/range/raftlog"
 	"github.com/hawser-kv/hawser/range/replica"
@@ -35,14 +35,7 @@ const metaReplicaID = 1
 
 // CoreConfig says what a Core is made of.
 type CoreConfig struct {
-	FS  vfs.FS
-	Dir string
-	// NewIDs gives a new data directory its cluster and node id; neither is 0.
-	NewIDs func() (clusterID, nodeID uint64)
-	// MustExist refuses a directory without data with ErrNoData.
-	MustExist bool
-	// Engine changes the engine's options before it is opened. May be nil.
-	Engine    func(*pebble.Options)
+	Engine    engine.Config // Logger is filled in
 	MVCC      mvcc.Options
 	Store     store.Config // DB, Loader, Fault are filled in
 	Sequencer sequencer.Config
@@ -74,15 +67,13 @@ type Core struct {
 	Router    *router.Router
 	Compactor *compactor.Compactor
 
-	dir    *dataDir
+	engine *engine.Engine
 	log    *zap.Logger
 	cfg    CoreConfig
 	detach func()
 	meta   metaStatus
 	// metaMember is the meta group's, for the store to load.
 	metaMember *metaMember
-	// fault is the engine's, whoever finds it.
-	fault *store.Fault
 
 	mu struct {
 		sync.Mutex
@@ -102,20 +93,14 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 		cfg.Logger = zap.NewNop()
 	}
 	cfg.ElectionTicks = cmp.Or(cfg.ElectionTicks, 10)
-	newID := func() identity {
-		cluster, node := cfg.NewIDs()
-		return identity{ClusterID: cluster, NodeID: node}
-	}
-	if cfg.MustExist {
-		newID = nil
-	}
-	dir, err := openDataDir(cfg.FS, cfg.Dir, newID)
+	cfg.Engine.Logger = cfg.Logger
+	e, err := engine.Open(cfg.Engine)
 	if err != nil {
 		return nil, err
 	}
 	c := &Core{
-		ClusterID: dir.id.ClusterID, NodeID: dir.id.NodeID,
-		dir: dir, log: cfg.Logger, cfg: cfg, fault: store.NewFault(),
+		ClusterID: e.Identity.ClusterID, NodeID: e.Identity.NodeID,
+		DB: e.DB, engine: e, log: cfg.Logger, cfg: cfg,
 	}
 	c.mu.loaded = make(map[uint64]struct{})
 	defer func() {
@@ -123,43 +108,20 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 			err = errors.Join(err, c.closeEngine(false))
 		}
 	}()
-	if err := c.fault.Write(c.open); err != nil {
+	if err := e.Fault.Write(c.open); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Core) open() error {
-	if err := c.openEngine(); err != nil {
-		return err
+func (c *Core) open() (err error) {
+	if c.MVCC, err = mvcc.Open(c.DB, c.cfg.MVCC); err != nil {
+		return c.explain("open the engine", err)
 	}
 	if err := c.bootstrap(); err != nil {
 		return err
 	}
 	return c.wire()
-}
-
-func (c *Core) openEngine() error {
-	opts := mvcc.EngineOptions(c.cfg.FS)
-	opts.Logger, opts.EventListener = store.EngineLogger(c.log), store.EngineEvents(c.log)
-	if c.cfg.Engine != nil {
-		c.cfg.Engine(opts)
-	}
-	db, err := pebble.Open(c.dir.enginePath(), opts)
-	if lacksFile(err) {
-		err = fmt.Errorf("%w: %w", pebble.ErrCorruption, err)
-	}
-	if err != nil {
-		return explain(c.dir.path, "open the engine", err)
-	}
-	c.DB = db
-	if err := c.dir.checkEngine(db); err != nil {
-		return fmt.Errorf("%s: %w", c.dir.path, err)
-	}
-	if c.MVCC, err = mvcc.Open(db, c.cfg.MVCC); err != nil {
-		return explain(c.dir.path, "open the engine", err)
-	}
-	return nil
 }
 
 // bootstrap stages, once and durably, the first replica of the meta group and
@@ -170,13 +132,13 @@ func (c *Core) bootstrap() error {
 	if _, err := raftlog.ReadApplied(c.DB, keys.MetaGroupID); err == nil {
 		return nil
 	} else if !errors.Is(err, raftlog.ErrNotFound) {
-		return explain(c.dir.path, metaPart, err)
+		return c.explain(metaPart, err)
 	}
 	if err := raftlog.Bootstrap(c.DB, b, keys.MetaGroupID, []uint64{metaReplicaID}, nil); err != nil {
 		if errors.Is(err, raftlog.ErrExists) {
 			err = fmt.Errorf("%w: no applied state: %w", raftlog.ErrCorrupt, err)
 		}
-		return explain(c.dir.path, metaPart, err)
+		return c.explain(metaPart, err)
 	}
 	for _, d := range c.firstRanges().Ranges {
 		if _, err := replica.Stage(c.DB, b, c.NodeID, d, meta.FirstRevision); err != nil {
@@ -184,7 +146,7 @@ func (c *Core) bootstrap() error {
 		}
 	}
 	if err := b.Commit(pebble.Sync); err != nil {
-		return fmt.Errorf("%s: first write: %w", c.dir.path, err)
+		return fmt.Errorf("%s: first write: %w", c.engine.Dir(), err)
 	}
 	return nil
 }
@@ -228,7 +190,7 @@ func (c *Core) wire() (err error) {
 	c.Frontier = watch.NewFrontier()
 	ids, err := replica.List(c.DB)
 	if err != nil {
-		return explain(c.dir.path, "list of the replicas", err)
+		return c.explain("list of the replicas", err)
 	}
 
 	// What the node cannot be without is read first: if it is damaged, nothing
@@ -240,21 +202,21 @@ func (c *Core) wire() (err error) {
 		Wake: func() { c.Store.Load(keys.MetaGroupID) },
 	})
 	if err != nil {
-		return explain(c.dir.path, metaPart, err)
+		return c.explain(metaPart, err)
 	}
 	if id := c.Placement.ClusterID(); id != 0 && id != c.ClusterID {
-		return fmt.Errorf("the meta group is of cluster %x, the directory of %x: %w", id, c.ClusterID, ErrOtherCluster)
+		return fmt.Errorf("the meta group is of cluster %x, the directory of %x: %w", id, c.ClusterID, engine.ErrOtherCluster)
 	}
 	if c.metaMember, err = c.openMeta(); err != nil {
-		return explain(c.dir.path, metaPart, err)
+		return c.explain(metaPart, err)
 	}
 	first, err := c.nextSession()
 	if err != nil {
-		return explain(c.dir.path, "session row", err)
+		return c.explain("session row", err)
 	}
 
 	if err := c.ensureBoundaries(ids); err != nil {
-		return explain(c.dir.path, "boundaries of the counts", err)
+		return c.explain("boundaries of the counts", err)
 	}
 
 	wc := c.cfg.Watch
@@ -280,7 +242,7 @@ func (c *Core) wire() (err error) {
 	c.Compactor = compactor.New(cc)
 
 	st := c.cfg.Store
-	st.DB, st.Loader, st.Fault, st.Logger = c.DB, c.load, c.fault, c.log
+	st.DB, st.Loader, st.Fault, st.Logger = c.DB, c.load, c.engine.Fault, c.log
 	if c.Store, err = store.Open(st); err != nil {
 		return err
 	}
@@ -453,7 +415,7 @@ func (c *Core) Loaded() []uint64 {
 
 // Err returns the fault of the engine, nil if there was none: whatever else is
 // written to it may panic or never return.
-func (c *Core) Err() error { return c.fault.Err() }
+func (c *Core) Err() error { return c.engine.Fault.Err() }
 
 // Close closes the engine and the data directory. The store must have stopped.
 // After a fault (Err) nothing is written any more.
@@ -472,26 +434,9 @@ func (c *Core) Close() error {
 func (c *Core) closeEngine(checkpoint bool) error {
 	var errs []error
 	if c.MVCC != nil && checkpoint {
-		errs = append(errs, c.fault.Write(c.MVCC.Close))
+		errs = append(errs, c.engine.Fault.Write(c.MVCC.Close))
 	}
-	if c.DB != nil {
-		errs = append(errs, c.closeDB())
-	}
-	return errors.Join(append(errs, c.dir.close())...)
-}
-
-// errNotClosed: what is open ends with the process.
-var errNotClosed = errors.New("the engine is not closed after its fault")
-
-// closeDB closes the engine, unless its fault left it with locks held, on which
-// closing would wait for ever.
-func (c *Core) closeDB() error {
-	select {
-	case <-c.fault.Locked():
-		return errNotClosed
-	default:
-		return store.Guard(c.DB.Close)
-	}
+	return errors.Join(append(errs, c.engine.Close())...)
 }
 
 // rangeMember is a replica as the store drives it.

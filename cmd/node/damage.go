@@ -3,14 +3,9 @@ package node
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
-	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/placement/meta"
-	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
@@ -18,33 +13,25 @@ import (
 // written. Every package has its own error for that.
 func isDamage(err error) bool {
 	var corrupt *meta.CorruptError
-	return pebble.IsCorruptionError(err) || errors.Is(err, raftlog.ErrCorrupt) ||
-		errors.Is(err, replica.ErrCorrupt) || errors.As(err, &corrupt)
-}
-
-// lacksFile reports whether the engine cannot be opened because a file that it
-// should have is not there, or is shorter or longer than it was. The engine does
-// not say of such an error that it is damage.
-func lacksFile(err error) bool {
-	return errors.Is(err, os.ErrNotExist) || err != nil && strings.Contains(err.Error(), "object size mismatch")
+	return engine.IsDamage(err) || errors.Is(err, replica.ErrCorrupt) || errors.As(err, &corrupt)
 }
 
 // isNewer reports whether err says that a newer release wrote what was read.
 func isNewer(err error) bool {
 	var newer *meta.NewerFormatError
-	return errors.Is(err, mvcc.ErrStoreFormat) || errors.Is(err, raftlog.ErrFormat) || errors.As(err, &newer)
+	return engine.IsNewer(err) || errors.As(err, &newer)
 }
 
-// explain adds to an error of reading a part of a data directory which
+// explain adds to an error of reading a part of the data directory which
 // directory and part it is, and what to do where the user can do something.
-func explain(dir, part string, err error) error {
+func (c *Core) explain(part string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case isNewer(err):
-		return fmt.Errorf("%s: %w: %s: %w", dir, ErrNewerFormat, part, err)
+		return fmt.Errorf("%s: %w: %s: %w", c.engine.Dir(), engine.ErrNewerFormat, part, err)
 	case isDamage(err):
-		return fmt.Errorf("%s: %w: %s: %w", dir, ErrDamaged, part, err)
+		return fmt.Errorf("%s: %w: %s: %w", c.engine.Dir(), engine.ErrDamaged, part, err)
 	}
-	return fmt.Errorf("%s: %s: %w", dir, part, err)
+	return fmt.Errorf("%s: %s: %w", c.engine.Dir(), part, err)
 }

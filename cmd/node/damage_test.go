@@ -22,6 +22,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/adminpb"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
 )
 
@@ -40,7 +41,7 @@ func withEngine(t *testing.T, disk vfs.FS, fn func(db *pebble.DB) error) {
 	t.Helper()
 	opts := mvcc.EngineOptions(disk)
 	opts.Logger = nopLogger{}
-	db, err := pebble.Open(disk.PathJoin(testDir, engineDir), opts)
+	db, err := pebble.Open(disk.PathJoin(testDir, "engine"), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +151,8 @@ func startIsRefused(t *testing.T, disk vfs.FS) error {
 	if err == nil {
 		closeTest(t, n)
 	}
-	if !errors.Is(err, ErrDamaged) {
-		t.Fatalf("start: %v, want %v", err, ErrDamaged)
+	if !errors.Is(err, engine.ErrDamaged) {
+		t.Fatalf("start: %v, want %v", err, engine.ErrDamaged)
 	}
 	if after := rows(t, disk); after != before {
 		t.Errorf("the engine has changed:\n%s\nbefore:\n%s", after, before)
@@ -210,7 +211,7 @@ func TestStartWithoutAFileOfTheEngineFails(t *testing.T) {
 			if err == nil {
 				closeTest(t, n)
 			}
-			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "restore it from a copy") {
+			if !errors.Is(err, engine.ErrDamaged) || !strings.Contains(err.Error(), "restore it from a copy") {
 				t.Errorf("start: %v", err)
 			}
 		})

@@ -148,9 +148,7 @@ func TestStartOnDiskThatFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(disk)
 			cfg.Tune = func(c *CoreConfig) {
-				engine := c.Engine
-				c.Engine = func(o *pebble.Options) {
-					engine(o)
+				c.Engine.Tune = func(o *pebble.Options) {
 					o.EventListener.WALCreated = func(pebble.WALCreateInfo) { disk.broken.Store(true) }
 				}
 			}
@@ -257,7 +255,7 @@ func TestStopAfterFaultThatLeavesLocksHeld(t *testing.T) {
 			switch name {
 			case before:
 				n.background(func() {
-					_ = c.fault.Write(func() error { wait(); return fillLog(c.DB) })
+					_ = c.engine.Fault.Write(func() error { wait(); return fillLog(c.DB) })
 				})
 				<-began
 				disk.broken.Store(true)
@@ -270,13 +268,13 @@ func TestStopAfterFaultThatLeavesLocksHeld(t *testing.T) {
 				put()
 				<-began
 				disk.broken.Store(true)
-				if err := c.fault.Write(func() error { return fillLog(c.DB) }); !errors.Is(err, errorfs.ErrInjected) {
+				if err := c.engine.Fault.Write(func() error { return fillLog(c.DB) }); !errors.Is(err, errorfs.ErrInjected) {
 					t.Errorf("write: %v, want %v", err, errorfs.ErrInjected)
 				}
 				close(goOn)
 			case store:
 				n.background(func() {
-					_ = c.fault.Write(func() error { wait(); return fillLog(c.DB) })
+					_ = c.engine.Fault.Write(func() error { wait(); return fillLog(c.DB) })
 				})
 				<-began
 				disk.broken.Store(true)

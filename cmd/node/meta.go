@@ -88,7 +88,7 @@ func (m *metaMember) Flush(r *store.Round) {
 	}
 	if m.failed != nil {
 		// Without the meta group nothing can be ordered: the node stops.
-		r.FailStore(explain(m.core.dir.path, metaPart, m.failed))
+		r.FailStore(m.core.explain(metaPart, m.failed))
 		return
 	}
 	m.core.meta.set(m.group)

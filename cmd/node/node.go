@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
 
@@ -31,6 +30,7 @@ import (
 	"github.com/hawser-kv/hawser/proxy/router"
 	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/compactor"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/store"
 )
@@ -134,15 +134,11 @@ func (n *Node) coreConfig() CoreConfig {
 	c := &n.cfg
 	ticks := func(d time.Duration) int { return ticksOf(d, c.HeartbeatInterval) }
 	return CoreConfig{
-		FS: c.FS, Dir: c.DataDir, NewIDs: newIDs, Logger: n.log,
-		MustExist: c.InitialClusterState == config.ClusterExisting,
-		Engine: func(o *pebble.Options) {
-			o.CacheSize = cacheBytes
-			o.DisableWAL = false
-			if c.UnsafeNoFsync {
-				o.FS = noSync{o.FS}
-			}
+		Engine: engine.Config{
+			FS: c.FS, Dir: c.DataDir, NewIDs: newIDs, MustExist: c.InitialClusterState == config.ClusterExisting,
+			CacheBytes: cacheBytes, NoSync: c.UnsafeNoFsync,
 		},
+		Logger: n.log,
 		Store: store.Config{
 			TickInterval: c.HeartbeatInterval, ReserveBytes: reserveBytes,
 			FreeBytes: func() (uint64, error) {
@@ -490,8 +486,8 @@ func (n *Node) end(why error, stop func() error) error {
 	var err error
 	select {
 	case err = <-stopped:
-	case <-n.core.fault.Locked():
-		err = errNotClosed
+	case <-n.core.engine.Fault.Locked():
+		err = engine.ErrNotClosed
 		defer n.closeListeners()
 	}
 	if fault := n.core.Err(); fault != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proxy/watch"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/store"
@@ -27,7 +28,7 @@ type drivenCore struct {
 
 func openDriven(t *testing.T) *drivenCore {
 	c, err := OpenCore(CoreConfig{
-		FS: vfs.NewCrashableMem(), Dir: "data", NewIDs: func() (uint64, uint64) { return 7, 1 },
+		Engine: engine.Config{FS: vfs.NewCrashableMem(), Dir: "data", NewIDs: func() (uint64, uint64) { return 7, 1 }},
 		Store:  store.Config{ManualSync: true, FreeBytes: func() (uint64, error) { return 1 << 40, nil }},
 		Logger: zaptest.NewLogger(t),
 	})

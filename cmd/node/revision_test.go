@@ -7,6 +7,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/store"
 )
 
@@ -33,9 +34,9 @@ func TestRevisionsOfACoreThatHasJustOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	disk := d.cfg.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
+	disk := d.cfg.Engine.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
 	c, err := OpenCore(CoreConfig{
-		FS: disk, Dir: "data", NewIDs: func() (uint64, uint64) { return 7, 1 }, MVCC: mvcc.Options{},
+		Engine: engine.Config{FS: disk, Dir: "data", NewIDs: func() (uint64, uint64) { return 7, 1 }}, MVCC: mvcc.Options{},
 		Store: store.Config{ManualSync: true, FreeBytes: func() (uint64, error) { return 1 << 40, nil }},
 	})
 	if err != nil {

@@ -39,13 +39,13 @@ func (c *Core) Defragment(ctx context.Context) error {
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	return c.fault.Write(func() error { return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false) })
+	return c.engine.Fault.Write(func() error { return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false) })
 }
 
 // flush writes what the engine has in memory only to its tables.
 func (c *Core) flush(ctx context.Context) error {
 	var flushed <-chan struct{}
-	err := c.fault.Write(func() (err error) {
+	err := c.engine.Fault.Write(func() (err error) {
 		// A flush begins another log, and the engine ends the process when the one
 		// before fails just then: a sync tells whether the disk works.
 		if err := c.DB.LogData(nil, pebble.Sync); err != nil {
@@ -147,7 +147,7 @@ func (c *Core) Raft(id uint64) *adminpb.RaftInfo {
 // freeBytes is the room left: on the disk, and under the quota. reserve is what
 // the store keeps free.
 func (c *Core) freeBytes(quota int64, reserve uint64) (uint64, error) {
-	usage, err := c.cfg.FS.GetDiskUsage(c.dir.path)
+	usage, err := c.cfg.Engine.FS.GetDiskUsage(c.engine.Dir())
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-kv/hawser/cmd/config"
+	"github.com/hawser-kv/hawser/range/engine"
 )
 
 // TestTimesKeepTheirLengthWhateverTheTick: --heartbeat-interval is the tick, and
@@ -53,7 +54,7 @@ func TestTimesKeepTheirLengthWhateverTheTick(t *testing.T) {
 			t.Errorf("%v: a read is given up after %s, and a request lasts %s", tc, awaitFor, longest)
 		}
 
-		cc.FS, cc.Dir, cc.Engine = vfs.NewMem(), "data", nil
+		cc.Engine.FS, cc.Engine.Dir = vfs.NewMem(), "data"
 		core, err := OpenCore(cc)
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +76,7 @@ func TestExistingClusterNeedsData(t *testing.T) {
 		cfg.ListenClientURLs = anyPort
 		return Start(t.Context(), cfg)
 	}
-	if n, err := start(); !errors.Is(err, ErrNoData) {
+	if n, err := start(); !errors.Is(err, engine.ErrNoData) {
 		if err == nil {
 			closeTest(t, n)
 		}

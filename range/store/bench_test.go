@@ -10,6 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/range/engine"
 )
 
 // BenchmarkWrites is puts of 100 bytes by concurrent clients, each of which
@@ -22,7 +24,7 @@ func BenchmarkWrites(b *testing.B) {
 	} {
 		b.Run(fmt.Sprintf("ranges=%d/clients=%d", tc.groups, tc.clients), func(b *testing.B) {
 			db, err := pebble.Open(b.TempDir(), &pebble.Options{
-				FS: vfs.Default, Logger: EngineLogger(zap.NewNop()), FormatMajorVersion: pebble.FormatNewest})
+				FS: vfs.Default, Logger: engine.Logger(zap.NewNop()), FormatMajorVersion: pebble.FormatNewest})
 			must(b, err)
 			defer db.Close()
 			var ids []uint64

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/hawser-kv/hawser/range/engine"
 )
 
 // RunRound does one round of a shard and reports whether there was anything to
@@ -40,7 +42,7 @@ const maxLateTicks = 3
 // store's fault wherever it comes.
 func (s *shard) run() (worked bool, err error) {
 	if s.store.Err() == nil {
-		if err := Guard(func() (err error) { worked, err = s.doRound(); return err }); err != nil {
+		if err := engine.Guard(func() (err error) { worked, err = s.doRound(); return err }); err != nil {
 			s.store.fail(err)
 		}
 	}
@@ -174,7 +176,7 @@ func (s *Store) SyncLog() error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	if err := Guard(func() error { return s.cfg.DB.LogData(nil, pebble.Sync) }); err != nil {
+	if err := engine.Guard(func() error { return s.cfg.DB.LogData(nil, pebble.Sync) }); err != nil {
 		s.fail(fmt.Errorf("sync: %w", err))
 		return s.Err()
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
 )
 
@@ -27,7 +28,7 @@ var (
 	ErrStopped = errors.New("store: stopped")
 	// ErrNoSpace refuses new writes while the disk is nearly full. It is also in
 	// the chain of the fault when the engine ran into the end of the disk.
-	ErrNoSpace = errors.New("store: no space left")
+	ErrNoSpace = engine.ErrNoSpace
 	// ErrNotServed is wrapped by the error of a Loader that another attempt would
 	// not change: the group's data is damaged, or a newer release wrote it.
 	ErrNotServed = errors.New("store: group is not served")
@@ -43,7 +44,7 @@ type Config struct {
 	Loader func(id uint64) (Member, error)
 	// Fault is shared with others who write to DB; see there. Default: the
 	// store's own.
-	Fault  *Fault
+	Fault  *engine.Fault
 	Logger *zap.Logger
 	// Transport may be nil: messages to peers are dropped.
 	Transport Transport
@@ -86,7 +87,7 @@ func (c *Config) ensureDefaults() {
 		c.Logger = zap.NewNop()
 	}
 	if c.Fault == nil {
-		c.Fault = NewFault()
+		c.Fault = engine.NewFault()
 	}
 	c.Shards = cmp.Or(c.Shards, 1)
 	c.TickInterval = cmp.Or(c.TickInterval, 100*time.Millisecond)

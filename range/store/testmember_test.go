@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/range/raftgroup"
 	"github.com/hawser-kv/hawser/range/raftlog"
@@ -27,7 +28,7 @@ func must(t testing.TB, err error) {
 func openDB(t testing.TB, fs vfs.FS) *pebble.DB {
 	t.Helper()
 	db, err := pebble.Open("db", &pebble.Options{
-		FS: fs, Logger: EngineLogger(zap.NewNop()), FormatMajorVersion: pebble.FormatNewest})
+		FS: fs, Logger: engine.Logger(zap.NewNop()), FormatMajorVersion: pebble.FormatNewest})
 	must(t, err)
 	return db
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -54,11 +53,7 @@ func startUncached(t *testing.T, dir string) (*node.Node, *observer.ObservedLogs
 	cfg.DataDir = dir
 	cfg.ListenClientURLs = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.Tune = func(c *node.CoreConfig) {
-		engine := c.Engine
-		c.Engine = func(o *pebble.Options) {
-			engine(o)
-			o.CacheSize = 1 << 10
-		}
+		c.Engine.CacheBytes = 1 << 10
 	}
 	n, err := node.Start(t.Context(), cfg)
 	if err != nil {

@@ -41,7 +41,8 @@ mvcc                   mvcc/counts range/keys proto/...                    !time
 range/raftlog          range/keys proto/...                                !time !net !google.golang.org/grpc
 range/raftgroup        range/raftlog range/keys proto/...                  !time !net !google.golang.org/grpc
 range/replica          range/raftgroup range/raftlog range/keys mvcc mvcc/spans proto/...  !time !net !google.golang.org/grpc
-range/store            range/replica range/raftgroup range/raftlog range/keys mvcc proto/...  !net !google.golang.org/grpc
+range/engine           range/raftlog range/keys mvcc proto/...             !time !net !google.golang.org/grpc
+range/store            range/engine range/replica range/raftgroup range/raftlog range/keys mvcc proto/...  !net !google.golang.org/grpc
 range/compactor        range/keys mvcc proto/...                           !net !google.golang.org/grpc
 
 # placement
@@ -179,6 +180,8 @@ func TestThePictureRefusesWhatItShould(t *testing.T) {
 		{"proxy", module + "/range/store", true},
 		{"proxy/router", module + "/placement/sequencer", true},
 		{"range/store", module + "/proxy", true},
+		{"range/engine", module + "/range/replica", true},
+		{"range/engine", "net", true},
 		{"placement/meta", module + "/mvcc", true},
 		{"mvcc", module + "/range/replica", true},
 		{"mvcc", module + "/range/keys", false},

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-kv/hawser/proxy/router"
 	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/compactor"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/store"
 	"github.com/hawser-kv/hawser/tests/history"
@@ -115,14 +116,15 @@ func (w *world) start() error {
 	}
 	ids := rand.New(rand.NewPCG(w.opt.Seed, 1))
 	core, err := node.OpenCore(node.CoreConfig{
-		FS: fs, Dir: "data",
-		NewIDs: func() (uint64, uint64) { return ids.Uint64()>>1 | 1, ids.Uint64()>>1 | 1 },
-		Engine: func(o *pebble.Options) {
-			// What the engine does by itself must not depend on its own
-			// goroutines' timing.
-			o.DisableAutomaticCompactions = true
-			o.CacheSize = 1 << 20
-			o.MemTableSize = 16 << 20
+		Engine: engine.Config{
+			FS: fs, Dir: "data", CacheBytes: 1 << 20,
+			NewIDs: func() (uint64, uint64) { return ids.Uint64()>>1 | 1, ids.Uint64()>>1 | 1 },
+			Tune: func(o *pebble.Options) {
+				// What the engine does by itself must not depend on its own
+				// goroutines' timing.
+				o.DisableAutomaticCompactions = true
+				o.MemTableSize = 16 << 20
+			},
 		},
 		Store: store.Config{
 			ManualSync: true,

@@ -1,4 +1,4 @@
-package node
+package engine
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-func testID() identity { return identity{ClusterID: 7, NodeID: 9} }
+func testID() Identity { return Identity{ClusterID: 7, NodeID: 9} }
 
 // listing returns every file below dir with its content, to show that a
 // refusal changes nothing.
@@ -102,7 +102,7 @@ func TestDataDirectoryIsLocked(t *testing.T) {
 	if err := d.close(); err != nil {
 		t.Fatal(err)
 	}
-	other := func() identity { return identity{ClusterID: 1, NodeID: 1} }
+	other := func() Identity { return Identity{ClusterID: 1, NodeID: 1} }
 	d, err = openDataDir(vfs.Default, dir, other)
 	if err != nil {
 		t.Fatal(err)
@@ -125,8 +125,8 @@ func TestDataDirectoryIsLocked(t *testing.T) {
 // where that is missing the row in it.
 func TestEngineOfAnotherClusterIsRefused(t *testing.T) {
 	root := t.TempDir()
-	open := func(name string, id identity) (*dataDir, error) {
-		return openDataDir(vfs.Default, filepath.Join(root, name), func() identity { return id })
+	open := func(name string, id Identity) (*dataDir, error) {
+		return openDataDir(vfs.Default, filepath.Join(root, name), func() Identity { return id })
 	}
 	a, err := open("a", testID())
 	if err != nil {
@@ -144,7 +144,7 @@ func TestEngineOfAnotherClusterIsRefused(t *testing.T) {
 	if err := errors.Join(a.checkEngine(db), a.checkEngine(db), db.Close(), a.close()); err != nil {
 		t.Fatal(err)
 	}
-	b, err := open("b", identity{ClusterID: 8, NodeID: 9})
+	b, err := open("b", Identity{ClusterID: 8, NodeID: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,9 +187,9 @@ func TestNewDataDirectorySurvivesACrash(t *testing.T) {
 	if err := d.close(); err != nil {
 		t.Fatal(err)
 	}
-	d, err = openDataDir(clone, "var/lib/data", func() identity {
+	d, err = openDataDir(clone, "var/lib/data", func() Identity {
 		t.Fatal("the directory is new again")
-		return identity{}
+		return Identity{}
 	})
 	if err != nil {
 		t.Fatal(err)

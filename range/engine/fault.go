@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"errors"
@@ -22,6 +22,10 @@ func NewFault() *Fault {
 	return &Fault{failed: make(chan struct{}), locked: make(chan struct{})}
 }
 
+// ErrNoSpace is in the chain of a fault when the engine ran into the end of the
+// disk.
+var ErrNoSpace = errors.New("engine: no space left")
+
 // errNoSpaceOnDevice is what the disk answers when it is full.
 var errNoSpaceOnDevice error = syscall.ENOSPC
 
@@ -33,8 +37,8 @@ func (f *Fault) Set(err error) (first bool) {
 	locked := errors.As(err, &fatal) && fatal.Locked
 	if errors.Is(err, errNoSpaceOnDevice) {
 		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-	} else {
-		err = fmt.Errorf("store: %w", err)
+	} else if fatal == nil {
+		err = fmt.Errorf("engine: %w", err)
 	}
 	if first = f.first.CompareAndSwap(nil, &err); first {
 		close(f.failed)

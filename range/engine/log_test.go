@@ -1,9 +1,10 @@
-package node
+package engine_test
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sort"
@@ -12,14 +13,35 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-kv/hawser/cmd/node"
+	"github.com/hawser-kv/hawser/range/engine"
 )
 
-// logOf returns the newest log of a node that was killed under load.
-func logOf(t *testing.T) (d *dataDir, name string, content []byte) {
+// startNode starts a node on a port the system chose, with data in dir.
+func startNode(t *testing.T, dir string) (*node.Node, *clientv3.Client) {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "data")
-	n := startTest(t, dir)
-	c := dial(t, n)
+	var cfg node.Config
+	cfg.DataDir = dir
+	cfg.ListenClientURLs = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	n, err := node.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{n.ClientAddr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // only its network
+	return n, c
+}
+
+// logOf returns the newest log of a node that was killed under load.
+func logOf(t *testing.T) (dir, name string, content []byte) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "data")
+	n, c := startNode(t, dir)
 	var clients sync.WaitGroup
 	for i := range 8 {
 		clients.Go(func() {
@@ -38,30 +60,27 @@ func logOf(t *testing.T) (d *dataDir, name string, content []byte) {
 			t.Fatal(err)
 		}
 	}
-	return killed(t, n, dir)
+	name, content = killed(t, n, dir)
+	return dir, name, content
 }
 
 // killed kills a node and returns its newest log.
-func killed(t *testing.T, n *Node, dir string) (d *dataDir, name string, content []byte) {
+func killed(t *testing.T, n *node.Node, dir string) (name string, content []byte) {
 	t.Helper()
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	d, err := openDataDir(vfs.Default, dir, testID)
+	name = newestLog(t, dir)
+	content, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.close() }) // only a lock
-	name = newestLog(t, d.enginePath())
-	if content, err = os.ReadFile(name); err != nil {
-		t.Fatal(err)
-	}
-	return d, name, content
+	return name, content
 }
 
-func newestLog(t *testing.T, engine string) string {
+func newestLog(t *testing.T, dir string) string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(engine, "*.log"))
+	names, err := filepath.Glob(filepath.Join(dir, "engine", "*.log"))
 	if err != nil || len(names) == 0 {
 		t.Fatal(names, err)
 	}
@@ -73,12 +92,11 @@ func newestLog(t *testing.T, engine string) string {
 // or the only one: all but the last two writes are proven by those behind them.
 func TestDamagedSmallLogIsRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	n := startTest(t, dir)
-	c := dial(t, n)
+	n, c := startNode(t, dir)
 	var proven int64
 	for i := range 60 {
 		if i == 58 {
-			info, err := os.Stat(newestLog(t, n.core.dir.enginePath()))
+			info, err := os.Stat(newestLog(t, dir))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,8 +106,8 @@ func TestDamagedSmallLogIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d, name, content := killed(t, n, dir)
-	if len(content) > logBlock || proven < 1000 {
+	name, content := killed(t, n, dir)
+	if len(content) > engine.LogBlock || proven < 1000 {
 		t.Fatalf("a log of %d bytes, %d of them proven", len(content), proven)
 	}
 	for i := int64(0); i < proven; i += 7 {
@@ -98,7 +116,7 @@ func TestDamagedSmallLogIsRefused(t *testing.T) {
 		if err := os.WriteFile(name, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.checkLog(); !errors.Is(err, ErrDamaged) {
+		if err := engine.CheckLog(vfs.Default, dir); !errors.Is(err, engine.ErrDamaged) {
 			t.Fatalf("byte %d of %d: %v", i, len(content), err)
 		}
 	}
@@ -107,8 +125,8 @@ func TestDamagedSmallLogIsRefused(t *testing.T) {
 // TestDamagedLogIsRefused flips bytes all over a log. Up to the last few rounds
 // of writes, of which nothing later tells that they were synced, all are found.
 func TestDamagedLogIsRefused(t *testing.T) {
-	d, name, content := logOf(t)
-	if err := d.checkLog(); err != nil {
+	dir, name, content := logOf(t)
+	if err := engine.CheckLog(vfs.Default, dir); err != nil {
 		t.Fatal(err)
 	}
 	const large = 2 * 2 * 300_000 // each twice: as an entry and as data
@@ -119,11 +137,11 @@ func TestDamagedLogIsRefused(t *testing.T) {
 		if err := os.WriteFile(name, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		switch err := d.checkLog(); {
-		case errors.Is(err, ErrDamaged):
+		switch err := engine.CheckLog(vfs.Default, dir); {
+		case errors.Is(err, engine.ErrDamaged):
 		case err != nil:
 			t.Fatalf("byte %d: %v", i, err)
-		case i < len(content)-large-2*logBlock && content[i] != 0:
+		case i < len(content)-large-2*engine.LogBlock && content[i] != 0:
 			missed++
 			t.Logf("byte %d of %d: not noticed", i, len(content))
 		}
@@ -136,13 +154,9 @@ func TestDamagedLogIsRefused(t *testing.T) {
 // TestCutLogIsNot: what a crash leaves of a log, also where it was written over
 // an older one.
 func TestCutLogIsNot(t *testing.T) {
-	d, name, content := logOf(t)
+	dir, name, content := logOf(t)
 	older := bytes.Clone(content)
-	s := logScan{number: 7, bad: true, entries: map[uint64]uint64{}}
-	for at := 0; at < len(older); at += logBlock {
-		s.scan(older[at:min(at+logBlock, len(older))], int64(at))
-	}
-	if s.proven {
+	if _, proven := engine.ScanLog(older, 7, true); proven {
 		t.Fatal("records of another log count")
 	}
 	for n := len(content); n > 0; n -= len(content) / 40 {
@@ -150,7 +164,7 @@ func TestCutLogIsNot(t *testing.T) {
 			if err := os.WriteFile(name, append(content[:n:n], rest...), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := d.checkLog(); err != nil {
+			if err := engine.CheckLog(vfs.Default, dir); err != nil {
 				t.Fatalf("cut at %d of %d, then %d bytes: %v", n, len(content), len(rest), err)
 			}
 		}

@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"fmt"
@@ -8,19 +8,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// EngineLogger returns the logger to open the node's engine with. The engine
+// Logger returns the logger to open the node's engine with. The engine
 // calls Fatalf when it cannot go on, above all when a commit fails, and counts
 // on not returning: this one panics with a FatalError, which Guard turns into an
 // error where the write was ours. Anywhere else, as in a flush, the panic ends the
 // process, as it should: what the engine holds in memory is no longer what the disk
 // has.
-func EngineLogger(l *zap.Logger) pebble.Logger { return engineLogger{l.Named("engine").Sugar()} }
+func Logger(l *zap.Logger) pebble.Logger { return logger{l.Named("engine").Sugar()} }
 
-type engineLogger struct{ zap *zap.SugaredLogger }
+type logger struct{ zap *zap.SugaredLogger }
 
-func (l engineLogger) Infof(format string, args ...any)  { l.zap.Debugf(format, args...) }
-func (l engineLogger) Errorf(format string, args ...any) { l.zap.Errorf(format, args...) }
-func (l engineLogger) Fatalf(format string, args ...any) {
+func (l logger) Infof(format string, args ...any)  { l.zap.Debugf(format, args...) }
+func (l logger) Errorf(format string, args ...any) { l.zap.Errorf(format, args...) }
+func (l logger) Fatalf(format string, args ...any) {
 	l.zap.Errorf(format, args...)
 	fatal := &FatalError{Message: fmt.Sprintf(format, args...)}
 	for _, a := range args {
@@ -31,21 +31,7 @@ func (l engineLogger) Fatalf(format string, args ...any) {
 	panic(fatal)
 }
 
-// EngineEvents returns the listener to open the node's engine with. Damage that
-// the engine finds in a file is logged; who was reading gets it as an error and
-// stops what it concerns. Left to itself the engine would end the process, and
-// with it every range whose data is good.
-func EngineEvents(l *zap.Logger) *pebble.EventListener {
-	l = l.Named("engine")
-	return &pebble.EventListener{
-		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			l.Error("damaged file", zap.String("path", info.Path), zap.Stringer("bounds", info.Bounds),
-				zap.String("error", info.Details.Error()))
-		},
-	}
-}
-
-// FatalError is what EngineLogger panics with.
+// FatalError is what Logger's Fatalf panics with.
 type FatalError struct {
 	Message string
 	// Cause is the error that the engine named, nil if it named none.
@@ -58,9 +44,9 @@ type FatalError struct {
 func (e *FatalError) Error() string { return "engine: " + e.Message }
 func (e *FatalError) Unwrap() error { return e.Cause }
 
-// Guard calls fn, which writes to an engine opened with EngineLogger or closes
+// Guard calls fn, which writes to an engine opened with Logger or closes
 // it. What the engine makes of a failed write becomes an error: its call of
-// EngineLogger's Fatalf, or, when an earlier write to its log has failed meanwhile,
+// Logger's Fatalf, or, when an earlier write to its log has failed meanwhile,
 // a panic with that write's error within the commit pipeline's lock. Any other
 // panic goes on.
 func Guard(fn func() error) (err error) {

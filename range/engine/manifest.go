@@ -1,10 +1,9 @@
-package node
+package engine
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 
@@ -61,10 +60,6 @@ func (d *dataDir) checkManifest() error {
 // for: some hundred records.
 const maxSearchBytes = 1 << 20
 
-// chunkHeader is the size of a chunk's header in the manifest: checksum,
-// length, type. A record is one chunk or several.
-const chunkHeader = 7
-
 // cutOff reports whether b, which begins with a record that cannot be read, is
 // what a crash leaves of records that were written one after the other.
 func cutOff(b []byte) bool {
@@ -86,23 +81,4 @@ func cutOff(b []byte) bool {
 		}
 	}
 	return true
-}
-
-// chunk returns where a chunk at the beginning of b would end, 0 if there is
-// none, and whether it is whole.
-func chunk(b []byte) (end int, whole bool) {
-	if len(b) <= chunkHeader || b[6] < 1 || b[6] > 4 {
-		return 0, false
-	}
-	end = chunkHeader + int(binary.LittleEndian.Uint16(b[4:]))
-	if end == chunkHeader || end > len(b) {
-		return 0, false
-	}
-	return end, binary.LittleEndian.Uint32(b) == masked(b[6:end])
-}
-
-// masked is the engine's checksum of a chunk's type and payload.
-func masked(b []byte) uint32 {
-	sum := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))
-	return (sum>>15 | sum<<17) + 0xa282ead8
 }

@@ -2,15 +2,15 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/hawser-kv/hawser/range/engine"
 )
 
 // fillLog returns an engine whose log is broken, which a commit has not found yet,
@@ -38,7 +38,7 @@ func fillLog(t *testing.T) (db *pebble.DB, fill func() error) {
 	}
 }
 
-func isLocked(f *Fault) bool {
+func isLocked(f *engine.Fault) bool {
 	select {
 	case <-f.Locked():
 		return true
@@ -81,7 +81,7 @@ func TestCommitAfterAFailedWriteIsAFault(t *testing.T) {
 // What others find who write to the engine stops the store, and a later error that
 // left locks held is told even if it is not the fault.
 func TestFaultIsShared(t *testing.T) {
-	fault := NewFault()
+	fault := engine.NewFault()
 	db, fill := fillLog(t)
 	s := scripts(t, func(c *Config) { c.DB, c.Fault = db, fault })
 	bad := errors.New("bad")
@@ -99,43 +99,5 @@ func TestFaultIsShared(t *testing.T) {
 	}
 	if err := fault.Write(func() error { panic("written after a fault") }); !errors.Is(err, bad) {
 		t.Errorf("write afterwards: %v", err)
-	}
-}
-
-// A fault says once whose it is.
-func TestFaultIsSaidOnce(t *testing.T) {
-	for _, tc := range []struct {
-		err  error
-		want string
-	}{
-		{fmt.Errorf("sync: %w", errorfs.ErrInjected), "store: sync: " + errorfs.ErrInjected.Error()},
-		{fmt.Errorf("sync: %w", syscall.ENOSPC), "store: no space left: sync: no space left on device"},
-	} {
-		f := NewFault()
-		f.Set(tc.err)
-		if got := f.Err().Error(); got != tc.want {
-			t.Errorf("%q, want %q", got, tc.want)
-		}
-	}
-}
-
-// A bug in what writes is not taken for a fault of the engine.
-func TestGuardLetsBugsThrough(t *testing.T) {
-	for _, bug := range []func() error{
-		func() error { panic("broken invariant") },
-		func() error { var none []int; none[len(none)]++; return nil },
-		func() error { panic(errors.New("broken invariant")) },
-	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("no panic")
-				}
-			}()
-			_ = Guard(bug) // panics
-		}()
-	}
-	if err := Guard(func() error { return pebble.ErrClosed }); err != pebble.ErrClosed {
-		t.Errorf("an error becomes %v", err)
 	}
 }

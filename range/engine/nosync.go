@@ -1,4 +1,4 @@
-package node
+package engine
 
 import "github.com/cockroachdb/pebble/v2/vfs"
 

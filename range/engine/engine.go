@@ -1,0 +1,113 @@
+// Package engine opens and closes the one Pebble engine of a node: its data
+// directory and whose it is, its options, the checks that it is what was
+// written, and the fault that ends it. It knows nothing of what the rows mean,
+// but for the few that prove what was durable. What it leans on inside Pebble is
+// listed in pebble_test.go.
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+)
+
+// Config says which engine is opened, and how.
+type Config struct {
+	// FS is the disk.
+	FS vfs.FS
+	// Dir is the data directory. It is made if it is missing.
+	Dir string
+	// NewIDs gives a new data directory its cluster and node id; neither is 0.
+	NewIDs func() (clusterID, nodeID uint64)
+	// MustExist refuses a directory without data with ErrNoData.
+	MustExist bool
+	// CacheBytes is the size of the block cache. 0: Pebble's default.
+	CacheBytes int64
+	// NoSync never waits for the disk (--unsafe-no-fsync): a power failure loses
+	// what was acknowledged, and may damage the rest.
+	NoSync bool
+	// Tune changes the options before the engine is opened, for tests. May be nil.
+	Tune   func(*pebble.Options)
+	Logger *zap.Logger
+}
+
+// Engine is the open engine of a data directory, which it keeps locked.
+type Engine struct {
+	// DB is the engine. Who writes to it does so through Fault.Write, or reports
+	// what it finds to Fault.
+	DB *pebble.DB
+	// Fault is the end of the engine, whoever finds it.
+	Fault *Fault
+	// Identity says whose the data directory is.
+	Identity Identity
+
+	dir *dataDir
+}
+
+// Open locks a data directory, or makes a new one, checks it and opens its
+// engine. The error names what to do where the user can do something; the data is
+// untouched then.
+func Open(cfg Config) (_ *Engine, err error) {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	newID := func() Identity {
+		cluster, node := cfg.NewIDs()
+		return Identity{ClusterID: cluster, NodeID: node}
+	}
+	if cfg.MustExist {
+		newID = nil
+	}
+	dir, err := openDataDir(cfg.FS, cfg.Dir, newID)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Fault: NewFault(), Identity: dir.id, dir: dir}
+	if err := e.Fault.Write(func() error { return e.open(cfg) }); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func (e *Engine) open(cfg Config) error {
+	db, err := pebble.Open(e.dir.enginePath(), cfg.options())
+	if lacksFile(err) {
+		err = fmt.Errorf("%w: %w", pebble.ErrCorruption, err)
+	}
+	if err != nil {
+		return explain(e.dir.path, "open the engine", err)
+	}
+	e.DB = db
+	if err := e.dir.checkEngine(db); err != nil {
+		return fmt.Errorf("%s: %w", e.dir.path, err)
+	}
+	return nil
+}
+
+// Dir returns the data directory.
+func (e *Engine) Dir() string { return e.dir.path }
+
+// ErrNotClosed is returned by Close after a fault that left locks held: what is
+// open ends with the process.
+var ErrNotClosed = errors.New("the engine is not closed after its fault")
+
+// Close closes the engine, unless its fault left it with locks held, on which
+// closing would wait for ever, and unlocks the data directory.
+func (e *Engine) Close() error {
+	return errors.Join(e.closeDB(), e.dir.close())
+}
+
+func (e *Engine) closeDB() error {
+	if e.DB == nil {
+		return nil
+	}
+	select {
+	case <-e.Fault.Locked():
+		return ErrNotClosed
+	default:
+		return Guard(e.DB.Close)
+	}
+}

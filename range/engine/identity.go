@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hawser-kv/hawser/range/keys"
+)
+
+// dataFormat is the version of the layout of a data directory. A server
+// refuses one that is newer than its own.
+const dataFormat = 1
+
+// Identity says whose a data directory is.
+type Identity struct {
+	Format    int    `json:"format"`
+	ClusterID uint64 `json:"cluster_id,string"`
+	NodeID    uint64 `json:"node_id,string"`
+	// Checksum is the CRC32C of the fields above, against a damaged file.
+	Checksum uint32 `json:"checksum"`
+}
+
+func (id Identity) sum() uint32 {
+	var b [20]byte
+	binary.BigEndian.PutUint32(b[:], uint32(id.Format))
+	binary.BigEndian.PutUint64(b[4:], id.ClusterID)
+	binary.BigEndian.PutUint64(b[12:], id.NodeID)
+	return crc32.Checksum(b[:], crc32.MakeTable(crc32.Castagnoli))
+}
+
+// readIdentity reads the identity file of a directory. Errors: the sentinels
+// above; one that wraps os.ErrNotExist if there is none.
+func readIdentity(fs vfs.FS, dir string) (Identity, error) {
+	var id Identity
+	f, err := fs.Open(fs.PathJoin(dir, identityFile))
+	if err != nil {
+		return id, fmt.Errorf("%s: %w", dir, err)
+	}
+	defer func() { _ = f.Close() }() // read only
+	b, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return id, fmt.Errorf("%s: read %s: %w", dir, identityFile, err)
+	}
+	// The format comes first: a newer one may look different.
+	if err := json.Unmarshal(b, &struct {
+		Format *int `json:"format"`
+	}{&id.Format}); err != nil || id.Format < 1 {
+		return id, fmt.Errorf("%s: the file %s cannot be read: %w", dir, identityFile, ErrDamaged)
+	}
+	if id.Format > dataFormat {
+		return id, fmt.Errorf("%s: format %d, this release knows %d: %w", dir, id.Format, dataFormat, ErrNewerFormat)
+	}
+	if err := json.Unmarshal(b, &id); err != nil || id.Checksum != id.sum() {
+		return id, fmt.Errorf("%s: the file %s cannot be read: %w", dir, identityFile, ErrDamaged)
+	}
+	return id, nil
+}
+
+// writeIdentity makes the identity file of a directory, durably.
+func writeIdentity(fs vfs.FS, dir string, id Identity) error {
+	b, err := json.Marshal(id)
+	if err != nil {
+		return err
+	}
+	name := fs.PathJoin(dir, identityFile)
+	f, err := fs.Create(name+".tmp", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	_, err = f.Write(append(b, '\n'))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = fs.Rename(name+".tmp", name)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	opened, err := fs.OpenDir(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if err := errors.Join(opened.Sync(), opened.Close()); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return nil
+}
+
+// checkEngineFile compares the identity file beside the engine's files with the
+// directory's: opening an engine changes it, and one of another cluster is not
+// ours to change. Without the file the row in the engine decides.
+func (d *dataDir) checkEngineFile() error {
+	id, err := readIdentity(d.fs, d.enginePath())
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return d.checkSame(id)
+}
+
+// checkEngine compares the engine's own note of whose it is with the
+// directory's, writing it into a new engine.
+func (d *dataDir) checkEngine(db *pebble.DB) error {
+	if err := d.checkEngineRow(db); err != nil {
+		return err
+	}
+	if _, err := d.fs.Stat(d.fs.PathJoin(d.enginePath(), identityFile)); err == nil {
+		return nil
+	}
+	return writeIdentity(d.fs, d.enginePath(), d.id)
+}
+
+func (d *dataDir) checkEngineRow(db *pebble.DB) error {
+	key := keys.Node("identity")
+	v, closer, err := db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		b, err := json.Marshal(d.id)
+		if err != nil {
+			return err
+		}
+		if err := db.Set(key, b, pebble.Sync); err != nil {
+			return err
+		}
+		// The first log of a new engine was begun in an old format, in which a
+		// damaged record cannot be told from the log's end. Flush begins another.
+		return db.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("engine identity: %w: %w", ErrDamaged, err)
+	}
+	var id Identity
+	err = json.Unmarshal(v, &id)
+	if err := errors.Join(err, closer.Close()); err != nil {
+		return fmt.Errorf("engine identity: %w: %w", ErrDamaged, err)
+	}
+	return d.checkSame(id)
+}
+
+// checkSame compares an identity found in the engine with the directory's.
+func (d *dataDir) checkSame(id Identity) error {
+	if id != d.id {
+		return fmt.Errorf("the engine is of cluster %x node %x, the file %s of cluster %x node %x: %w",
+			id.ClusterID, id.NodeID, identityFile, d.id.ClusterID, d.id.NodeID, ErrOtherCluster)
+	}
+	return nil
+}
