@@ -303,7 +303,7 @@ func BenchmarkListPage(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		resp, err := EvaluateRange(n, &pb.RangeRequest{Key: benchKey(rng.IntN(benchKeys)), RangeEnd: []byte{0}, Limit: 500})
+		resp, err := EvaluateRange(n, &pb.RangeRequest{Key: benchKey(rng.IntN(benchKeys)), RangeEnd: []byte{0}, Limit: 500}, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -54,3 +54,19 @@ func (b *Budget) single(kv *mvccpb.KeyValue) error {
 	b.took(kv)
 	return nil
 }
+
+// Holder is asked before an evaluation keeps a key-value for its response, and ends
+// it with its error: responses can be larger than what can be sent, or than there is
+// room for. It counts what is kept, also what a sort or a filter drops at last; what
+// a scan only looks at is a Budget's.
+type Holder interface {
+	Hold(kv *mvccpb.KeyValue) error
+}
+
+// hold asks h; a nil one has no bounds.
+func hold(h Holder, kv *mvccpb.KeyValue) error {
+	if h == nil || kv == nil {
+		return nil
+	}
+	return h.Hold(kv)
+}

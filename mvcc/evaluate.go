@@ -25,6 +25,8 @@ type Env struct {
 	// Budget bounds the evaluation: ErrTooWide. Nil: no bounds. A Range request
 	// by itself and a single put are not bounded.
 	Budget *Budget
+	// Response bounds what the response keeps. Nil: no bounds.
+	Response Holder
 	// MaxEffectsBytes is what the effects may weigh: ErrTooLarge. 0, and anything
 	// above it, means the constant MaxEffectsBytes.
 	MaxEffectsBytes int64
@@ -85,7 +87,7 @@ func Evaluate(v View, r *Request, env Env) (*Result, error) {
 	case r.Txn != nil:
 		return evaluateTxn(v, r.Txn, env)
 	case r.Range != nil:
-		resp, err := EvaluateRange(v, r.Range)
+		resp, err := EvaluateRange(v, r.Range, env.Response)
 		return &Result{Range: resp}, err
 	}
 	return nil, errors.New("mvcc: request without content")
@@ -150,7 +152,7 @@ func evaluatePut(v View, p *pb.PutRequest, env Env) (*Result, error) {
 	r.response.Header = &r.header
 	r.Put = &r.response
 	r.Effects = r.effect[:]
-	e := evaluator{base: v}
+	e := evaluator{base: v, env: env}
 	if err := e.put(v, p, &r.effect[0], &r.response); err != nil {
 		return nil, err
 	}
@@ -182,6 +184,9 @@ func (e *evaluator) put(v View, p *pb.PutRequest, eff *Effect, resp *pb.PutRespo
 				eff.Value = kv.Value
 			}
 			if p.GetPrevKv() {
+				if err := hold(e.env.Response, kv); err != nil {
+					return err
+				}
 				resp.PrevKv = kv
 			}
 		}
@@ -278,6 +283,9 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 		}
 		resp.Deleted++
 		if d.GetPrevKv() {
+			if err := hold(e.env.Response, kv); err != nil {
+				return false, err
+			}
 			resp.PrevKvs = append(resp.PrevKvs, kv)
 		}
 		return true, nil
@@ -510,7 +518,7 @@ func (e *evaluator) rangeOp(rr *pb.RangeRequest) (*pb.ResponseOp, error) {
 	r := &rangeOpResult{}
 	r.op.Response, r.oneof.ResponseRange, r.response.Header = &r.oneof, &r.response, &r.header
 	p := PlanRange(rr)
-	p.budget = e.env.Budget
+	p.budget, p.response = e.env.Budget, e.env.Response
 	v := e.view()
 	if p.Revision > 0 {
 		var err error

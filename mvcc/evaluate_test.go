@@ -240,10 +240,10 @@ func TestR3OlderRevisionsAreReadableUntilForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer snap.Close()
-	if _, err := EvaluateRange(snap, &pb.RangeRequest{Key: []byte("a"), Revision: 2}); !errors.Is(err, ErrCompacted) {
+	if _, err := EvaluateRange(snap, &pb.RangeRequest{Key: []byte("a"), Revision: 2}, nil); !errors.Is(err, ErrCompacted) {
 		t.Errorf("forgotten revision: %v", err)
 	}
-	if _, err := EvaluateRange(snap, &pb.RangeRequest{Key: []byte("a"), Revision: 5}); !errors.Is(err, ErrFutureRev) {
+	if _, err := EvaluateRange(snap, &pb.RangeRequest{Key: []byte("a"), Revision: 5}, nil); !errors.Is(err, ErrFutureRev) {
 		t.Errorf("future revision: %v", err)
 	}
 }

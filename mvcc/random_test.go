@@ -439,7 +439,7 @@ func (u *storeUnderTest) checkReads() {
 		r := g.rangeRequest()
 		r.Revision = 0
 		want := modelRange(u.m.states[rev], r, rev)
-		got, err := EvaluateRange(snap, r)
+		got, err := EvaluateRange(snap, r, nil)
 		if err != nil || !proto.Equal(got, want) {
 			u.t.Fatalf("at %d: %v (%v)\ngot  %v\nwant %v", rev, r, err, got, want)
 		}
@@ -455,7 +455,7 @@ func (u *storeUnderTest) checkReads() {
 	}
 	r := g.rangeRequest()
 	r.Revision = 0
-	if got, err := EvaluateRange(at, r); err != nil || !proto.Equal(got, modelRange(u.m.states[rev], r, rev)) {
+	if got, err := EvaluateRange(at, r, nil); err != nil || !proto.Equal(got, modelRange(u.m.states[rev], r, rev)) {
 		u.t.Fatalf("through the overlay at %d: %v (%v)\ngot  %v\nwant %v", rev, r, err, got, modelRange(u.m.states[rev], r, rev))
 	}
 }

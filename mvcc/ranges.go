@@ -35,6 +35,7 @@ type RangePlan struct {
 	// rowsFilteredLater leaves the filters to RangePiece.filter.
 	rowsFilteredLater bool
 	budget            *Budget
+	response          Holder
 
 	req *pb.RangeRequest
 }
@@ -95,6 +96,9 @@ func (p *RangePlan) Read(v View, start, end []byte, limit int64) (piece RangePie
 	err = v.Scan(start, end, ScanOptions{KeysOnly: p.KeysOnly, Budget: p.budget}, func(kv *mvccpb.KeyValue) (bool, error) {
 		piece.Count++
 		if !filter || passes(kv, p.req) {
+			if err := hold(p.response, kv); err != nil {
+				return false, err
+			}
 			piece.Kvs = append(piece.Kvs, kv)
 		}
 		all = limit == 0 || piece.Count < limit
@@ -122,6 +126,9 @@ func (p *RangePlan) readAll(v View) (piece RangePiece, err error) {
 		}
 	}
 	if !p.CountOnly && (p.rowsFilteredLater || passes(kv, p.req)) {
+		if err := hold(p.response, kv); err != nil {
+			return piece, err
+		}
 		piece.Kvs = []*mvccpb.KeyValue{kv}
 	}
 	return piece, nil
@@ -170,9 +177,11 @@ func (p *RangePlan) assemble(resp *pb.RangeResponse, pieces []RangePiece) {
 }
 
 // EvaluateRange answers a checked range request from one view. The header
-// carries the view's revision, if it has one.
-func EvaluateRange(v View, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+// carries the view's revision, if it has one. response bounds what is kept for the
+// response; nil: no bounds.
+func EvaluateRange(v View, r *pb.RangeRequest, response Holder) (*pb.RangeResponse, error) {
 	p := PlanRange(r)
+	p.response = response
 	at := v
 	if p.Revision > 0 {
 		if p.Revision > v.Revision() {

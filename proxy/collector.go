@@ -56,6 +56,7 @@ var (
 	descRetries         = desc("hawser_router_retries_total", "Tries inside the proxy that ended with another one.", "kind")
 	descRecuts          = desc("hawser_router_transaction_recuts_total", "Times that a transaction found a range split before its latch, and went on with the newer ones.")
 	descRereads         = desc("hawser_router_rereads_total", "Writes without effect that were answered as reads.")
+	descResponseBytes   = desc("hawser_responses_held_bytes", "Memory that large responses hold, until they have been written.")
 	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
 	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
 	descRequests        = desc("hawser_requests_pending", "Requests under way in the router of this node.")
@@ -87,6 +88,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	pending := float64(c.cfg.Router.Pending())
 	gauge(descPending, float64(c.cfg.Router.PendingWrites()))
 	gauge(descRequests, pending)
+	held, _ := c.cfg.Router.Responses().Held()
+	gauge(descResponseBytes, float64(held))
 
 	size, inUse := c.cfg.Storage.Size()
 	if c.cfg.QuotaBytes > 0 {
@@ -134,6 +137,7 @@ func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
 	counter(descRetries, s.TransactionRetries, "transaction")
 	counter(descRetries, s.WriteRetries, "write")
 	counter(descRetries, s.ReadRetries, "read")
+	counter(descRetries, s.RoomWaits, "room")
 }
 
 func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {

@@ -70,6 +70,10 @@ func toGRPC(err error) error {
 			return row.etcd
 		}
 	}
+	var large *router.ResponseTooLargeError
+	if errors.As(err, &large) {
+		return responseTooLarge(large.Bytes, large.Max)
+	}
 	var re *router.RangeError
 	if errors.As(err, &re) {
 		switch re.Kind {
@@ -89,4 +93,10 @@ func toGRPC(err error) error {
 		return err
 	}
 	return status.Error(codes.Unknown, err.Error())
+}
+
+// responseTooLarge is what gRPC says in etcd of a response that it does not send. Of
+// one that we stop reading, bytes is what was read.
+func responseTooLarge(bytes, most int64) error {
+	return status.Errorf(codes.ResourceExhausted, "grpc: trying to send message larger than max (%d vs. %d)", bytes, most)
 }

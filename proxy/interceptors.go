@@ -14,9 +14,6 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	encproto "google.golang.org/grpc/encoding/proto"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -317,25 +314,4 @@ func (c *calls) watchLeader(tick <-chan time.Time, stop <-chan struct{}) {
 		clear(c.leaderStreams.cancels)
 		c.leaderStreams.Unlock()
 	}
-}
-
-// countingCodec is gRPC's protobuf codec with etcd's byte counters.
-type countingCodec struct {
-	encoding.CodecV2
-	sent, received prometheus.Counter
-}
-
-func newCountingCodec(m *Metrics) encoding.CodecV2 {
-	return &countingCodec{CodecV2: encoding.GetCodecV2(encproto.Name), sent: m.sentBytes, received: m.receivedBytes}
-}
-
-func (c *countingCodec) Marshal(v any) (mem.BufferSlice, error) {
-	b, err := c.CodecV2.Marshal(v)
-	c.sent.Add(float64(b.Len()))
-	return b, err
-}
-
-func (c *countingCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	c.received.Add(float64(data.Len()))
-	return c.CodecV2.Unmarshal(data, v)
 }

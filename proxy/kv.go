@@ -41,12 +41,12 @@ func (s *kvServer) Range(ctx context.Context, r *pb.RangeRequest) (resp *pb.Rang
 	if err := mvcc.CheckRequest(&mvcc.Request{Range: r}, s.limits); err != nil {
 		return nil, toGRPC(err)
 	}
-	resp, err = s.router.Range(ctx, r)
+	res, share, err := s.router.DoShared(ctx, &mvcc.Request{Range: r})
 	if err != nil {
 		return nil, toGRPC(err)
 	}
-	s.hdr.fill(resp.Header)
-	return resp, nil
+	s.hdr.fill(res.Range.Header)
+	return res.Range, s.attach(res.Range, share)
 }
 
 // RangeStream reads keys in chunks (contract RS1-RS6).
@@ -74,27 +74,27 @@ func (s *kvServer) Put(ctx context.Context, r *pb.PutRequest) (resp *pb.PutRespo
 	defer s.metrics.observe(s.metrics.requests.put, time.Now(), &err)
 	// Header, lease and flags of a log entry take less than 128 bytes.
 	large := len(r.Key)+len(r.Value)+128 > s.maxRequestBytes
-	res, err := s.write(ctx, &mvcc.Request{Put: r}, large, func(e *pb.InternalRaftRequest) { e.Put = r })
+	res, share, err := s.write(ctx, &mvcc.Request{Put: r}, large, func(e *pb.InternalRaftRequest) { e.Put = r })
 	if err != nil {
 		return nil, err
 	}
 	s.metrics.puts.Inc()
 	s.metrics.putBytes.Add(float64(len(r.Key) + len(r.Value)))
 	s.hdr.fill(res.Put.Header)
-	return res.Put, nil
+	return res.Put, s.attach(res.Put, share)
 }
 
 // DeleteRange deletes keys (contract D1, D2).
 func (s *kvServer) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (resp *pb.DeleteRangeResponse, err error) {
 	defer s.metrics.observe(s.metrics.requests.deleteRange, time.Now(), &err)
 	large := len(r.Key)+len(r.RangeEnd)+128 > s.maxRequestBytes
-	res, err := s.write(ctx, &mvcc.Request{DeleteRange: r}, large, func(e *pb.InternalRaftRequest) { e.DeleteRange = r })
+	res, share, err := s.write(ctx, &mvcc.Request{DeleteRange: r}, large, func(e *pb.InternalRaftRequest) { e.DeleteRange = r })
 	if err != nil {
 		return nil, err
 	}
 	s.metrics.deletes.Inc()
 	s.hdr.fill(res.DeleteRange.Header)
-	return res.DeleteRange, nil
+	return res.DeleteRange, s.attach(res.DeleteRange, share)
 }
 
 // Txn runs a transaction (contract T1-T12).
@@ -105,39 +105,53 @@ func (s *kvServer) Txn(ctx context.Context, r *pb.TxnRequest) (resp *pb.TxnRespo
 		duration = s.metrics.requests.readonlyTxn
 	}
 	defer s.metrics.observe(duration, time.Now(), &err)
-	res, err := s.write(ctx, req, !req.IsReadOnly(), func(e *pb.InternalRaftRequest) { e.Txn = r })
+	res, share, err := s.write(ctx, req, !req.IsReadOnly(), func(e *pb.InternalRaftRequest) { e.Txn = r })
 	if err != nil {
 		return nil, err
 	}
 	s.metrics.countTxn(r, res.Txn)
 	s.hdr.fill(res.Txn.Header)
-	return res.Txn, nil
+	return res.Txn, s.attach(res.Txn, share)
 }
 
 // write checks a request as etcd does and runs it. large: its size may exceed
 // the limit and has to be found; entry sets it into etcd's log entry for that.
-func (s *kvServer) write(ctx context.Context, req *mvcc.Request, large bool, entry func(*pb.InternalRaftRequest)) (*mvcc.Result, error) {
+func (s *kvServer) write(ctx context.Context, req *mvcc.Request, large bool, entry func(*pb.InternalRaftRequest)) (*mvcc.Result, *router.Share, error) {
 	if err := mvcc.CheckRequest(req, s.limits); err != nil {
-		return nil, toGRPC(err)
+		return nil, nil, toGRPC(err)
 	}
 	if large {
 		e := pb.InternalRaftRequest{Header: &pb.RequestHeader{ID: s.logID}}
 		entry(&e)
 		if proto.Size(&e) > s.maxRequestBytes {
-			return nil, toGRPC(errRequestTooLarge)
+			return nil, nil, toGRPC(errRequestTooLarge)
 		}
 	}
 	if s.storage.LowSpace() && putsSomething(req) {
-		return nil, toGRPC(router.ErrNoSpace)
+		return nil, nil, toGRPC(router.ErrNoSpace)
 	}
-	res, err := s.router.Do(ctx, req)
+	res, share, err := s.router.DoShared(ctx, req)
 	if err != nil {
 		if isFailedProposal(err) && !req.IsReadOnly() {
 			s.metrics.proposalsFailed.Inc()
 		}
-		return nil, toGRPC(err)
+		return nil, nil, toGRPC(err)
 	}
-	return res, nil
+	return res, share, nil
+}
+
+// attach leaves what a response holds to who encodes it. One that gRPC would not
+// send is refused before it is encoded; a write has been applied then, as in etcd.
+func (s *kvServer) attach(resp proto.Message, share *router.Share) error {
+	if !share.Large() {
+		return nil
+	}
+	if size := proto.Size(resp); size > maxSendBytes {
+		share.Release()
+		return responseTooLarge(int64(size), maxSendBytes)
+	}
+	s.router.Responses().Attach(resp, share)
+	return nil
 }
 
 // isFailedProposal reports whether a write ended without an answer: what etcd

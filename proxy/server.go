@@ -27,6 +27,10 @@ import (
 // most, and gRPC's own bound of 16 MiB is an invitation.
 const maxHeaderBytes = 256 * 1024
 
+// maxSendBytes is the size of the largest message that is sent: etcd's, and gRPC's
+// own.
+const maxSendBytes = math.MaxInt32
+
 // streamWorkers is the number of goroutines that gRPC keeps for requests: they
 // have grown their stacks, which saves a tenth of a small request's CPU time.
 // More requests at a time than that get goroutines of their own. An idle one
@@ -71,11 +75,11 @@ func NewServer(cfg Config) (*Server, error) {
 
 	around := newCalls(s.metrics, cfg.Meta, cfg.SlowRequest, cfg.Logger)
 	s.grpc = grpc.NewServer(
-		grpc.ForceServerCodecV2(newCountingCodec(s.metrics)),
+		grpc.ForceServerCodecV2(newCountingCodec(s.metrics, cfg.Router.Responses())),
 		grpc.UnaryInterceptor(around.unaryInterceptor),
 		grpc.StreamInterceptor(around.streamInterceptor),
 		grpc.MaxRecvMsgSize(cfg.MaxRequestBytes+grpcOverheadBytes),
-		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(cfg.HeaderTimeout),

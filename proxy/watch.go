@@ -9,8 +9,11 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/hawser-kv/hawser/proxy/router"
 	"github.com/hawser-kv/hawser/proxy/watch"
 )
 
@@ -26,6 +29,8 @@ type WatchConfig struct {
 	// FragmentBytes is the size from which a response is split for a watcher
 	// that asked for fragments (W14).
 	FragmentBytes int
+	// Responses bounds the memory of large responses. nil: there is no bound.
+	Responses *router.Responses
 	// Stopping is closed when the server drains: streams end then.
 	Stopping <-chan struct{}
 }
@@ -144,13 +149,40 @@ func (s *watchServer) send(ctx context.Context, stream grpc.BidiStreamingServer[
 			if r.Fragment {
 				err = sendFragments(wr, s.cfg.FragmentBytes, stream.Send)
 			} else {
-				err = stream.Send(wr)
+				err = s.sendWhole(ctx, wr, stream.Send)
 			}
 			if err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// sendWhole sends a response in one message, however large, when there is room for
+// it. One that gRPC would not send ends the stream as in etcd, but before it is
+// encoded.
+func (s *watchServer) sendWhole(ctx context.Context, wr *pb.WatchResponse, send func(*pb.WatchResponse) error) error {
+	size := int64(0)
+	for _, e := range wr.Events {
+		size += int64(len(e.Kv.Key) + len(e.Kv.Value) + len(e.PrevKv.GetKey()) + len(e.PrevKv.GetValue()))
+	}
+	if size > maxSendBytes {
+		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, maxSendBytes)
+	}
+	if s.cfg.Responses == nil {
+		return send(wr)
+	}
+	share := s.cfg.Responses.NewShare()
+	if err := s.cfg.Responses.Wait(ctx, share, size); err != nil {
+		share.Release()
+		return err
+	}
+	s.cfg.Responses.Attach(wr, share)
+	err := send(wr)
+	if left := s.cfg.Responses.Attached(wr); left != nil {
+		left.Release() // it was not encoded
+	}
+	return err
 }
 
 // sendFragments sends a response in pieces below limit bytes, except that a

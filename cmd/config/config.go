@@ -29,6 +29,7 @@ const (
 	DefaultElectionTimeout             = time.Second
 	DefaultMaxTxnOps                   = 128
 	DefaultMaxRequestBytes             = 1536 << 10
+	DefaultMaxResponseBytes            = 2 << 30 // not etcd's
 	DefaultGRPCKeepAliveMinTime        = 5 * time.Second
 	DefaultGRPCKeepAliveInterval       = 2 * time.Hour
 	DefaultGRPCKeepAliveTimeout        = 20 * time.Second
@@ -125,6 +126,9 @@ type Config struct {
 	MaxTxnOps int
 	// MaxRequestBytes bounds a request as it is stored (contract X7).
 	MaxRequestBytes int
+	// MaxResponseBytes bounds the memory that large responses hold together. etcd
+	// has no such bound.
+	MaxResponseBytes int64
 	// MaxConcurrentStreams bounds the gRPC streams of one client connection.
 	MaxConcurrentStreams uint32
 
@@ -202,6 +206,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.ElectionTimeout, DefaultElectionTimeout)
 	setDefault(&c.MaxTxnOps, DefaultMaxTxnOps)
 	setDefault(&c.MaxRequestBytes, DefaultMaxRequestBytes)
+	setDefault(&c.MaxResponseBytes, DefaultMaxResponseBytes)
 	setDefault(&c.MaxConcurrentStreams, DefaultMaxConcurrentStreams)
 	setDefault(&c.GRPCKeepAliveMinTime, DefaultGRPCKeepAliveMinTime)
 	setDefault(&c.GRPCKeepAliveInterval, DefaultGRPCKeepAliveInterval)

@@ -46,6 +46,8 @@ var options = []option{
 		func(c *Config) *int { return &c.MaxTxnOps }, 1, maxTxnOpsLimit),
 	integerOption("max-request-bytes", "largest request in bytes",
 		func(c *Config) *int { return &c.MaxRequestBytes }, 1, maxRequestBytesLimit),
+	integerOption("max-response-bytes", "memory for large responses, all together; twice the largest one",
+		func(c *Config) *int64 { return &c.MaxResponseBytes }, 16<<20, 1<<40),
 	integerOption("max-concurrent-streams", "gRPC streams of one connection",
 		func(c *Config) *uint32 { return &c.MaxConcurrentStreams }, 1, math.MaxUint32),
 	durationOption("grpc-keepalive-min-time", "shortest interval of client pings that is allowed",

@@ -90,6 +90,7 @@ var accepted = []struct {
 	{"quota-backend-bytes", "8589934592", func(c Config) bool { return c.QuotaBackendBytes == 8<<30 }},
 	{"max-txn-ops", "10000", func(c Config) bool { return c.MaxTxnOps == 10000 }},
 	{"max-request-bytes", "33554432", func(c Config) bool { return c.MaxRequestBytes == 32<<20 }},
+	{"max-response-bytes", "8589934592", func(c Config) bool { return c.MaxResponseBytes == 8<<30 }},
 	{"max-concurrent-streams", "4294967295", func(c Config) bool { return c.MaxConcurrentStreams == 1<<32-1 }},
 	{"grpc-keepalive-min-time", "1s", func(c Config) bool { return c.GRPCKeepAliveMinTime == time.Second }},
 	{"grpc-keepalive-interval", "0", func(c Config) bool { return c.GRPCKeepAliveInterval == Disabled }},

@@ -28,6 +28,7 @@ func TestValidateChecksEveryFieldOfAStruct(t *testing.T) {
 		"name":                           func(c *Config) { c.Name = "a=b" },
 		"max-txn-ops":                    func(c *Config) { c.MaxTxnOps = -1 },
 		"max-request-bytes":              func(c *Config) { c.MaxRequestBytes = 1 << 40 },
+		"max-response-bytes":             func(c *Config) { c.MaxResponseBytes = 1 << 20 },
 		"heartbeat-interval":             func(c *Config) { c.HeartbeatInterval = -time.Second },
 		"election-timeout":               func(c *Config) { c.ElectionTimeout = time.Hour },
 		"grpc-keepalive-interval":        func(c *Config) { c.GRPCKeepAliveInterval = -time.Minute },

@@ -157,7 +157,10 @@ func (n *Node) coreConfig() CoreConfig {
 		},
 		ElectionTicks: ticks(c.ElectionTimeout),
 		Watch:         watch.Config{ProgressInterval: c.WatchProgressNotifyInterval},
-		Router:        router.Config{RequestTimeout: 5*time.Second + 2*c.ElectionTimeout},
+		Router: router.Config{
+			RequestTimeout: 5*time.Second + 2*c.ElectionTimeout,
+			Responses:      router.NewResponses(c.MaxResponseBytes),
+		},
 		Compactor: compactor.Config{
 			BatchLimit: c.CompactionBatchLimit, Pause: c.CompactionSleepInterval,
 		},
@@ -176,6 +179,7 @@ func (n *Node) run(ctx context.Context) error {
 	n.background(n.tick)
 	n.background(n.watchStore)
 	n.background(n.tendKnown)
+	n.background(n.giveMemoryBack)
 	c.Begin()
 	// Serving begins when S answers: everything a client may ask rests on it.
 	if _, _, err := c.current(ctx); err != nil {
@@ -394,6 +398,7 @@ func (n *Node) serve() error {
 			Previous:      history{c.MVCC}.previous,
 			FillHeader:    proxy.FillHeader(c.ClusterID, c.NodeID, c),
 			FragmentBytes: n.cfg.MaxRequestBytes + 512<<10,
+			Responses:     c.Router.Responses(),
 			Stopping:      n.draining,
 		}),
 		Meta: c, Storage: c, Replicas: c, Metrics: metrics, Stats: c.Stats,

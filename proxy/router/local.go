@@ -74,7 +74,7 @@ func (o *localRead) finish(err error) {
 func (o *localRead) askS(bounded bool) {
 	rd := &read{
 		r: o.r, spans: o.plan.spans, rev: o.plan.rev, exec: o.exec, noView: o.plan.noView,
-		eval: o.plan.eval,
+		share: o.plan.share, eval: o.plan.eval,
 	}
 	rd.done = func(err error) {
 		o.mu.Lock()
@@ -121,12 +121,25 @@ func (o *localRead) serve() {
 	if skip {
 		return
 	}
+	o.tryHere()
+}
+
+func (o *localRead) tryHere() {
 	err := o.evaluate()
-	if errors.Is(err, errAskAgain) {
+	switch {
+	case errors.Is(err, errAskAgain):
 		o.askS(false)
-		return
+	case errors.Is(err, errNoRoom):
+		o.r.whenRoom(o.plan.share, func(err error) {
+			if err != nil {
+				o.finish(err)
+				return
+			}
+			o.exec(o.tryHere)
+		})
+	default:
+		o.finish(err)
 	}
-	o.finish(err)
 }
 
 // evaluate serves the read; errAskAgain when this node cannot.
@@ -146,6 +159,7 @@ func (o *localRead) evaluate() error {
 		return errAskAgain
 	}
 	defer v.Close()
+	o.plan.share.again()
 	err = o.plan.eval(p, v, pieces)
 	if err == nil {
 		o.r.sawRevision(p.Revision)

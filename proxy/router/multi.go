@@ -196,10 +196,11 @@ func (m *multi) evaluateLatched() (*mvcc.Result, error) {
 		return nil, err
 	}
 	defer v.Close()
+	m.o.share.again()
 	if m.o.point.Revision == 0 { // no explicit revisions
-		return mvcc.Evaluate(v, m.o.req, m.o.r.env())
+		return mvcc.Evaluate(v, m.o.req, m.o.r.env(m.o.share))
 	}
-	return evaluate(m.o.point, v, m.o.req, m.o.r.env())
+	return evaluate(m.o.point, v, m.o.req, m.o.r.env(m.o.share))
 }
 
 // ended goes on after the attempt.
@@ -213,6 +214,10 @@ func (m *multi) ended(out txn.Outcome) {
 		m.o.r.counters.transactionRetries.Add(1)
 		m.o.again(out.Err)
 	case txn.Refused:
+		if errors.Is(out.Err, errNoRoom) { // its latches are given back
+			m.o.waitForRoom()
+			return
+		}
 		err := clientError(out.Err)
 		if reason, ok := txn.IsRefusal(err); ok && reason == placementpb.RefusalReason_REFUSAL_REASON_NO_SPACE {
 			err = fmt.Errorf("%w (%w)", ErrNoSpace, err)

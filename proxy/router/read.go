@@ -57,6 +57,8 @@ type read struct {
 	eval func(p Point, v View, pieces []Piece) error
 	// noView: eval opens what it needs itself and gets a nil view.
 	noView bool
+	// share: see readPlan.
+	share *Share
 	// done is called once, unless the read is cancelled.
 	done func(error)
 
@@ -174,6 +176,25 @@ func (o *read) again(attempt int) {
 	o.mu.Unlock()
 	o.r.counters.readRetries.Add(1)
 	o.r.retryLater(dir, attempt+1, o.begin)
+}
+
+// waitForRoom starts the next try when there is room for the response.
+func (o *read) waitForRoom(attempt int) {
+	o.mu.Lock()
+	if o.mu.cancelled || o.mu.attempt != attempt {
+		o.mu.Unlock()
+		return
+	}
+	o.mu.attempt++
+	o.stopNudgeLocked()
+	o.mu.Unlock()
+	o.r.whenRoom(o.share, func(err error) {
+		if err != nil {
+			o.finish(err)
+			return
+		}
+		o.begin()
+	})
 }
 
 // current reports whether a callback belongs to the try that runs.
@@ -325,6 +346,7 @@ func (o *read) evaluate(attempt int) {
 	if !o.current(attempt) {
 		return
 	}
+	o.share.again()
 	var v View
 	if !o.noView {
 		var err error
@@ -353,6 +375,8 @@ func (o *read) evaluated(attempt int, err error) {
 		// Forgotten between the query and the read: S says compacted now, or
 		// gives a newer R (R9).
 		o.again(attempt)
+	case errors.Is(err, errNoRoom):
+		o.waitForRoom(attempt)
 	case errors.As(err, &re):
 		o.failed(attempt, err)
 	default:

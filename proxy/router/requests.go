@@ -14,17 +14,30 @@ import (
 // Start begins a request and returns how to leave it. done is called once, unless
 // it is left: with the finished result of a range, put, delete or transaction.
 // The request has passed mvcc.CheckRequest and is not changed any more, also not
-// after it was left: it may still be under way.
+// after it was left: it may still be under way. What the response holds counts
+// until done returns.
 func (r *Router) Start(req *mvcc.Request, exec Exec, done func(*mvcc.Result, error)) (cancel func()) {
+	share := r.cfg.Responses.NewShare()
+	leave := r.start(req, share, exec, func(res *mvcc.Result, err error) {
+		done(res, err)
+		share.Release()
+	})
+	return func() {
+		leave()
+		share.Release()
+	}
+}
+
+func (r *Router) start(req *mvcc.Request, share *Share, exec Exec, done func(*mvcc.Result, error)) (cancel func()) {
 	if !req.IsReadOnly() {
-		o := &write{r: r, req: req, exec: exec, done: done}
+		o := &write{r: r, req: req, share: share, exec: exec, done: done}
 		o.start()
 		return o.cancel
 	}
 	var res *mvcc.Result
-	plan := r.planTxn(req, &res)
+	plan := r.planTxn(req, share, &res)
 	if req.Range != nil {
-		plan = planRange(req, &res)
+		plan = planRange(req, share, &res)
 	}
 	return r.startRead(plan, exec, func(err error) {
 		if err != nil {
@@ -34,12 +47,29 @@ func (r *Router) Start(req *mvcc.Request, exec Exec, done func(*mvcc.Result, err
 	})
 }
 
-// Do runs a request and waits for it; see Start. The errors are those of mvcc
-// and of this package, and for what only reads the context's.
-func (r *Router) Do(ctx context.Context, req *mvcc.Request) (*mvcc.Result, error) {
-	return wait(ctx, r, !req.IsReadOnly(), func(exec Exec, done func(*mvcc.Result, error)) func() {
-		return r.Start(req, exec, done)
+// DoShared runs a request and waits for it; see Start. The errors are those of mvcc
+// and of this package, and for what only reads the context's. The share is what the
+// response holds; the caller releases it, or has that done (Responses.Attach). After
+// an error it is nil.
+func (r *Router) DoShared(ctx context.Context, req *mvcc.Request) (*mvcc.Result, *Share, error) {
+	share := r.cfg.Responses.NewShare()
+	res, err := wait(ctx, r, !req.IsReadOnly(), func(exec Exec, done func(*mvcc.Result, error)) func() {
+		return r.start(req, share, exec, done)
 	})
+	if err != nil {
+		share.Release()
+		return nil, nil, err
+	}
+	return res, share, nil
+}
+
+// Do is DoShared for who needs the response for a moment.
+func (r *Router) Do(ctx context.Context, req *mvcc.Request) (*mvcc.Result, error) {
+	res, share, err := r.DoShared(ctx, req)
+	if err == nil {
+		share.Release()
+	}
+	return res, err
 }
 
 // Range reads (contract R1-R10). header.revision is R, also when an older
@@ -52,16 +82,16 @@ func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResp
 	return res.Range, nil
 }
 
-func planRange(req *mvcc.Request, res **mvcc.Result) readPlan {
+func planRange(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	rng := req.Range
 	if rng.Revision != 0 { // the view is at the revision already
 		rng = proto.CloneOf(rng)
 		rng.Revision = 0
 	}
 	return readPlan{
-		spans: req.Spans(), rev: req.Range.Revision, serializable: req.Range.Serializable,
+		spans: req.Spans(), rev: req.Range.Revision, serializable: req.Range.Serializable, share: share,
 		eval: func(p Point, v View, _ []Piece) error {
-			resp, err := mvcc.EvaluateRange(v, rng)
+			resp, err := mvcc.EvaluateRange(v, rng, share)
 			if err != nil {
 				return forgotten(err)
 			}
@@ -73,11 +103,11 @@ func planRange(req *mvcc.Request, res **mvcc.Result) readPlan {
 }
 
 // planTxn evaluates a transaction that only reads, at one R (contract T10).
-func (r *Router) planTxn(req *mvcc.Request, res **mvcc.Result) readPlan {
+func (r *Router) planTxn(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	return readPlan{
-		spans: req.Spans(), serializable: req.IsSerializable(),
+		spans: req.Spans(), serializable: req.IsSerializable(), share: share,
 		eval: func(p Point, v View, _ []Piece) error {
-			found, err := evaluate(p, v, req, r.env())
+			found, err := evaluate(p, v, req, r.env(share))
 			if err != nil {
 				return err
 			}
@@ -174,7 +204,10 @@ type readPlan struct {
 	rev          int64
 	serializable bool
 	noView       bool
-	eval         func(Point, View, []Piece) error
+	// share is what eval counts the response in, empty at each try. nil: it holds
+	// little.
+	share *Share
+	eval  func(Point, View, []Piece) error
 }
 
 // startRead begins a read. eval runs through exec, again when the read starts
@@ -185,7 +218,7 @@ func (r *Router) startRead(plan readPlan, exec Exec, done func(error)) (cancel f
 		o.start()
 		return o.cancel
 	}
-	o := &read{r: r, spans: plan.spans, rev: plan.rev, exec: exec, noView: plan.noView, eval: plan.eval, done: done}
+	o := &read{r: r, spans: plan.spans, rev: plan.rev, exec: exec, noView: plan.noView, share: plan.share, eval: plan.eval, done: done}
 	o.begin()
 	return o.cancel
 }

@@ -51,6 +51,8 @@ type Config struct {
 	// may have left. Above it the answer is ErrTooManyRequests. It matters when
 	// the disk stands still and clients come again. 0: 512 MiB.
 	MaxHeldBytes int64
+	// Responses bounds the memory of large responses. nil: 1 GiB.
+	Responses *Responses
 	// Logger may be nil.
 	Logger *zap.Logger
 }
@@ -85,6 +87,9 @@ func (c *Config) EnsureDefaults() {
 	}
 	if c.MaxHeldBytes == 0 {
 		c.MaxHeldBytes = 512 << 20
+	}
+	if c.Responses == nil {
+		c.Responses = NewResponses(1 << 30)
 	}
 	if c.LeaseExists == nil {
 		c.LeaseExists = func(int64) bool { return false }
@@ -186,6 +191,9 @@ func (r *Router) Stop() {
 // Directory returns the newest picture of the ranges, nil before the first cut.
 func (r *Router) Directory() *Directory { return r.dir.Load() }
 
+// Responses returns the bound of what large responses hold.
+func (r *Router) Responses() *Responses { return r.cfg.Responses }
+
 // Pending returns the number of requests under way.
 func (r *Router) Pending() int64 { return r.pending.Load() }
 
@@ -208,10 +216,13 @@ type Stats struct {
 	SlowReads, FailedQueries uint64
 	// Rereads are writes without effect that were answered as reads (R4).
 	Rereads uint64
+	// RoomWaits are tries of requests that gave up what they had read, for other
+	// responses had the memory, and waited for their turn.
+	RoomWaits uint64
 }
 
 type counters struct {
-	transactions, transactionRetries, transactionRecuts, readRetries, writeRetries, rereads, slowReads, failedQueries atomic.Uint64
+	transactions, transactionRetries, transactionRecuts, readRetries, writeRetries, rereads, slowReads, failedQueries, roomWaits atomic.Uint64
 }
 
 // Stats returns the router's counters.
@@ -222,6 +233,7 @@ func (r *Router) Stats() Stats {
 		TransactionRecuts: c.transactionRecuts.Load(),
 		ReadRetries:       c.readRetries.Load(), WriteRetries: c.writeRetries.Load(), Rereads: c.rereads.Load(),
 		SlowReads: c.slowReads.Load(), FailedQueries: c.failedQueries.Load(),
+		RoomWaits: c.roomWaits.Load(),
 	}
 }
 
@@ -350,4 +362,6 @@ func (r *Router) sawRevision(rev int64) {
 	}
 }
 
-func (r *Router) env() mvcc.Env { return mvcc.Env{LeaseExists: r.cfg.LeaseExists} }
+func (r *Router) env(share *Share) mvcc.Env {
+	return mvcc.Env{LeaseExists: r.cfg.LeaseExists, Response: share}
+}

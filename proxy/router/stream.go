@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"math"
 
@@ -27,14 +28,15 @@ const (
 // come with the last. What is asked has neither custom sort nor filters. An
 // error of send ends the stream and is returned.
 func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, chunkBytes int, send func(*pb.RangeResponse) error) error {
+	whole := mvcc.Request{Range: req}
 	if req.GetCountOnly() || req.GetSortTarget() != pb.RangeRequest_KEY {
-		resp, err := r.Range(ctx, req)
+		res, share, err := r.DoShared(ctx, &whole)
 		if err != nil {
 			return err
 		}
-		return sendWhole(resp, chunkBytes, send)
+		defer share.Release()
+		return sendWhole(res.Range, chunkBytes, send)
 	}
-	whole := mvcc.Request{Range: req}
 	span := whole.Spans()[0]
 	s := &stream{
 		r: r, req: req, next: span.Start, end: span.End,
@@ -70,7 +72,7 @@ func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, chunkByt
 			}
 		}
 		size := proto.Size(resp)
-		if err := send(resp); err != nil {
+		if err := r.sendChunk(ctx, resp, size, send); err != nil {
 			return err
 		}
 		if last {
@@ -103,6 +105,24 @@ func sendWhole(resp *pb.RangeResponse, chunkBytes int, send func(*pb.RangeRespon
 		}
 		kvs = kvs[n:]
 	}
+}
+
+// sendChunk sends a chunk when there is room for it: what slow clients have not
+// taken yet counts.
+func (r *Router) sendChunk(ctx context.Context, resp *pb.RangeResponse, size int, send func(*pb.RangeResponse) error) error {
+	share := r.cfg.Responses.NewShare()
+	waiting, cancel := context.WithTimeoutCause(ctx, r.cfg.RequestTimeout/2, ErrTooManyRequests)
+	defer cancel()
+	if err := r.cfg.Responses.Wait(waiting, share, 2*int64(size)); err != nil {
+		share.Release()
+		return cmp.Or(context.Cause(waiting), err)
+	}
+	r.cfg.Responses.Attach(resp, share)
+	err := send(resp)
+	if left := r.cfg.Responses.Attached(resp); left != nil {
+		left.Release() // it was not encoded
+	}
+	return err
 }
 
 // empty reports whether the interval of the request holds no key.

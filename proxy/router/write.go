@@ -25,9 +25,11 @@ import (
 // A stale epoch, a missing leader or a refusal of S that proves that nothing was
 // applied leads back to begin, with the newer directory or after a backoff.
 type write struct {
-	r    *Router
-	req  *mvcc.Request
-	exec Exec
+	r   *Router
+	req *mvcc.Request
+	// share is what the response holds, if it is evaluated here.
+	share *Share
+	exec  Exec
 	// done is called once, unless the write is cancelled.
 	done func(*mvcc.Result, error)
 
@@ -188,6 +190,17 @@ func (o *write) takeTurn() {
 	}
 }
 
+// waitForRoom starts over when there is room for the response.
+func (o *write) waitForRoom() {
+	o.r.whenRoom(o.share, func(err error) {
+		if err != nil {
+			o.finish(nil, err)
+			return
+		}
+		o.begin()
+	})
+}
+
 // written takes the answer of the range's leader; on the range's worker.
 func (o *write) written(w WriteResult) {
 	o.letGo()
@@ -251,10 +264,10 @@ func (o *write) asRead() {
 	var res *mvcc.Result
 	wouldChange := false
 	rd := &read{
-		r: o.r, spans: o.spans, exec: o.exec,
+		r: o.r, spans: o.spans, exec: o.exec, share: o.share,
 		eval: func(p Point, v View, _ []Piece) error {
 			var err error
-			res, err = evaluate(p, v, o.req, o.r.env())
+			res, err = evaluate(p, v, o.req, o.r.env(o.share))
 			if err != nil {
 				return err
 			}

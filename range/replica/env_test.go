@@ -246,7 +246,7 @@ func (n *node) dump(rev int64) string {
 		n.tb.Fatal(err)
 	}
 	defer s.Close()
-	resp, err := mvcc.EvaluateRange(s, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+	resp, err := mvcc.EvaluateRange(s, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}, nil)
 	if err != nil {
 		n.tb.Fatal(err)
 	}

@@ -642,7 +642,7 @@ func (w *world) look(p *process, ds []*rangepb.RangeDescriptor, a *placementpb.Q
 		return // split meanwhile: the whole read starts again with a new query
 	}
 	defer s.Close()
-	resp, err := mvcc.EvaluateRange(s, &pb.RangeRequest{Key: []byte(start), RangeEnd: []byte(end)})
+	resp, err := mvcc.EvaluateRange(s, &pb.RangeRequest{Key: []byte(start), RangeEnd: []byte(end)}, nil)
 	if err != nil {
 		w.t.Error(err)
 		return
