@@ -121,6 +121,10 @@ func TestLargeResponsesShareTheMemory(t *testing.T) {
 		if held, _ := b.router.Responses().Held(); held == 0 {
 			t.Error("nothing is held for a client that does not read")
 		}
+		// The same with a response of one message.
+		go func() {
+			_, _ = pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{Key: []byte("k"), RangeEnd: []byte("k01")})
+		}()
 		if close {
 			if err := conn.Close(); err != nil {
 				t.Error(err)

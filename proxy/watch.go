@@ -177,6 +177,7 @@ func (s *watchServer) sendWhole(ctx context.Context, wr *pb.WatchResponse, send 
 		share.Release()
 		return err
 	}
+	share.ReleaseAfter(ctx) // gRPC may keep what it does not send any more
 	s.cfg.Responses.Attach(wr, share)
 	err := send(wr)
 	if left := s.cfg.Responses.Attached(wr); left != nil {

@@ -104,8 +104,12 @@ func (r *Responses) giveUp(s *Share, forGood bool) {
 	r.mu.held -= s.held
 	r.mu.released += s.held
 	s.held, s.released = 0, s.released || forGood
+	stop := s.stop
 	turns := r.turnsLocked()
 	r.mu.Unlock()
+	if forGood && stop != nil {
+		stop()
+	}
 	for _, w := range turns {
 		w.f()
 	}
@@ -202,6 +206,8 @@ type Share struct {
 	// any more.
 	held     int64
 	released bool
+	// stop ends ReleaseAfter.
+	stop func() bool
 }
 
 // NewShare returns the share of a response that holds nothing yet.
@@ -255,6 +261,15 @@ func (s *Share) Large() bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	return s.held > 0
+}
+
+// ReleaseAfter has the share released when ctx ends, if it was not before: that of
+// the stream that the response is sent on.
+func (s *Share) ReleaseAfter(ctx context.Context) {
+	stop := context.AfterFunc(ctx, s.Release)
+	s.of.mu.Lock()
+	s.stop = stop
+	s.of.mu.Unlock()
 }
 
 // Release gives back what the share holds, for good. It may be called again.

@@ -117,6 +117,7 @@ func (r *Router) sendChunk(ctx context.Context, resp *pb.RangeResponse, size int
 		share.Release()
 		return cmp.Or(context.Cause(waiting), err)
 	}
+	share.ReleaseAfter(ctx) // gRPC may keep what it does not send any more
 	r.cfg.Responses.Attach(resp, share)
 	err := send(resp)
 	if left := r.cfg.Responses.Attached(resp); left != nil {
