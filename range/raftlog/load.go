@@ -63,14 +63,8 @@ func (l *Log) mustRow(kind byte) (key, row []byte, err error) {
 }
 
 func (l *Log) loadState() error {
-	key, row, err := l.mustRow(keys.KindHardState)
+	key, row, err := l.mustRow(keys.KindTruncated)
 	if err != nil {
-		return err
-	}
-	if l.hs, err = decodeHardState(key, row); err != nil {
-		return err
-	}
-	if key, row, err = l.mustRow(keys.KindTruncated); err != nil {
 		return err
 	}
 	if l.trunc, err = decodePosition(key, row); err != nil {
@@ -84,10 +78,27 @@ func (l *Log) loadState() error {
 		return err
 	}
 	l.applied = position{a.Index, a.Term}
+	if err := l.loadHardState(); err != nil {
+		return err
+	}
 	if len(l.cs.GetVoters()) == 0 {
 		return fmt.Errorf("conf state without voters: %w", ErrCorrupt)
 	}
 	return nil
+}
+
+// loadHardState reads the term and vote. A group that has just begun may have none
+// (Bootstrap); where a later term wrote entries, check finds it missing.
+func (l *Log) loadHardState() error {
+	l.hs = HardState{Term: InitialTerm}
+	key := keys.Group(l.id, keys.KindHardState)
+	row, found, err := getRow(l.db, key)
+	if err == nil && found {
+		l.hs, err = decodeHardState(key, row)
+	}
+	// A vote before the beginning knows of no commit.
+	l.hs.Commit = max(l.hs.Commit, InitialIndex)
+	return err
 }
 
 func (l *Log) loadEntries() error {

@@ -68,8 +68,10 @@ var _ raft.Storage = (*Log)(nil)
 // Bootstrap stages the rows of a new group whose voters are the given replica
 // ids and whose state machine begins with the given part of the applied state.
 // It answers ErrExists when the engine has a log or an applied state of that
-// group. A HardState alone may be there: a replica that was asked for its vote
-// before it began (revisions.md R11). Its term and vote are kept.
+// group. A HardState alone may be there, or be staged at this moment by another
+// worker: of a replica that was asked for its vote before it began (revisions.md
+// R11). So none is written, and the term and vote are kept; a group that has only
+// begun and has no HardState is of the first term and has voted for nobody.
 //
 // The batch must be committed with a sync before anything leaves the node that
 // rests on the group's existence.
@@ -85,19 +87,6 @@ func Bootstrap(r pebble.Reader, b *pebble.Batch, id uint64, voters []uint64, mac
 			return fmt.Errorf("group %d has a row of kind %c: %w", id, kind, ErrExists)
 		}
 	}
-	hs := HardState{Term: InitialTerm, Commit: InitialIndex}
-	hsKey := keys.Group(id, keys.KindHardState)
-	if row, found, err := getRow(r, hsKey); err != nil {
-		return err
-	} else if found {
-		old, err := decodeHardState(hsKey, row)
-		if err != nil {
-			return err
-		}
-		if old.Term >= hs.Term {
-			hs.Term, hs.Vote = old.Term, old.Vote
-		}
-	}
 	start := position{InitialIndex, InitialTerm}
 	csKey := keys.Group(id, keys.KindConfState)
 	csRow, err := appendConfState(nil, csKey, &raftpb.ConfState{Voters: voters})
@@ -107,7 +96,6 @@ func Bootstrap(r pebble.Reader, b *pebble.Batch, id uint64, voters []uint64, mac
 	truncKey, appliedKey := keys.Group(id, keys.KindTruncated), keys.Group(id, keys.KindApplied)
 	applied := append(beginApplied(nil, start.index, start.term), machine...)
 	return errors.Join(
-		b.Set(hsKey, appendHardState(nil, hsKey, hs), nil),
 		b.Set(csKey, csRow, nil),
 		b.Set(truncKey, appendPosition(nil, truncKey, start), nil),
 		b.Set(appliedKey, sealRow(applied, 0, appliedKey), nil),

@@ -136,6 +136,40 @@ func TestBootstrapKeepsWhatIsThereR11(t *testing.T) {
 	}
 }
 
+// A vote is kept that another worker commits between the staging of a beginning and
+// its commit.
+func TestBeginningBesideAVoteKeepsItR11(t *testing.T) {
+	db := openDB(t)
+	b := db.NewBatch()
+	defer b.Close()
+	must(t, Bootstrap(db, b, testGroup, []uint64{1, 2, 3}, nil))
+	key := keys.Group(testGroup, keys.KindHardState)
+	must(t, db.Set(key, appendHardState(nil, key, HardState{Term: 9, Vote: 3}), pebble.NoSync))
+	must(t, b.Commit(pebble.NoSync))
+	l, err := Load(db, testGroup)
+	must(t, err)
+	if hs := l.HardState(); hs.Term != 9 || hs.Vote != 3 || hs.Commit != InitialIndex {
+		t.Errorf("hard state %+v after the beginning", hs)
+	}
+}
+
+// The hard state may be missing only where no term has begun since the group did.
+func TestMissingHardStateIsDamageOnceATermHasBegun(t *testing.T) {
+	db := openDB(t)
+	l := newGroup(t, db, testGroup, 1)
+	if hs := l.HardState(); hs.Term != InitialTerm || hs.Vote != 0 {
+		t.Errorf("hard state %+v at the beginning", hs)
+	}
+	key := keys.LogEntry(testGroup, InitialIndex+1)
+	e := &raftpb.Entry{Index: proto.Uint64(InitialIndex + 1), Term: proto.Uint64(InitialTerm + 1)}
+	row := make([]byte, entryRowSize(e))
+	putEntry(row, key, e)
+	must(t, db.Set(key, row, pebble.NoSync))
+	if _, err := Load(db, testGroup); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("an entry of a later term without a hard state: %v", err)
+	}
+}
+
 // An append that conflicts replaces the log's end, and the rows beyond go.
 func TestAppendReplacesTheEnd(t *testing.T) {
 	db := openDB(t)
