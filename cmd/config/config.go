@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"runtime"
 	"time"
 )
 
@@ -44,6 +45,10 @@ const (
 	DefaultMaxConcurrentStreams = 16384
 )
 
+// DefaultShards is a worker for each core, 16 at most: beyond that they wait for
+// what they share, the engine and the sequencer. etcd has one.
+func DefaultShards() int { return min(runtime.GOMAXPROCS(0), 16) }
+
 // The values of --initial-cluster-state.
 const (
 	ClusterNew      = "new"
@@ -54,6 +59,7 @@ const (
 // of the sign, not a choice.
 const (
 	maxRequestBytesLimit = 512 << 20
+	maxShards            = 256
 	maxTxnOpsLimit       = 1 << 16
 	maxElectionTimeout   = 50 * time.Second // as in etcd
 	maxInterval          = 365 * 24 * time.Hour
@@ -122,6 +128,8 @@ type Config struct {
 	// etcd's default of 2 GiB guards against a store that it would have to keep
 	// in memory, which Hawser does not.
 	QuotaBackendBytes int64
+	// Shards is how many workers the ranges are spread over; see DefaultShards.
+	Shards int
 	// MaxTxnOps bounds the operations of a transaction, per list (contract T1).
 	MaxTxnOps int
 	// MaxRequestBytes bounds a request as it is stored (contract X7).
@@ -204,6 +212,7 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.InitialClusterToken, DefaultClusterToken)
 	setDefault(&c.HeartbeatInterval, DefaultHeartbeatInterval)
 	setDefault(&c.ElectionTimeout, DefaultElectionTimeout)
+	setDefault(&c.Shards, DefaultShards())
 	setDefault(&c.MaxTxnOps, DefaultMaxTxnOps)
 	setDefault(&c.MaxRequestBytes, DefaultMaxRequestBytes)
 	setDefault(&c.MaxResponseBytes, DefaultMaxResponseBytes)

@@ -42,6 +42,8 @@ var options = []option{
 		func(c *Config) *time.Duration { return &c.ElectionTimeout }, time.Millisecond, maxElectionTimeout),
 
 	quotaOption(),
+	integerOption("shards", "workers that the ranges are spread over (default: one for each core, 16 at most)",
+		func(c *Config) *int { return &c.Shards }, 1, maxShards),
 	integerOption("max-txn-ops", "operations allowed in a transaction",
 		func(c *Config) *int { return &c.MaxTxnOps }, 1, maxTxnOpsLimit),
 	integerOption("max-request-bytes", "largest request in bytes",

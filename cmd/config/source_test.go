@@ -88,6 +88,7 @@ var accepted = []struct {
 	{"quota-backend-bytes", "-1", func(c Config) bool { return c.QuotaBackendBytes == -1 }},
 	{"quota-backend-bytes", "0", func(c Config) bool { return c.QuotaBackendBytes == 0 }},
 	{"quota-backend-bytes", "8589934592", func(c Config) bool { return c.QuotaBackendBytes == 8<<30 }},
+	{"shards", "3", func(c Config) bool { return c.Shards == 3 }},
 	{"max-txn-ops", "10000", func(c Config) bool { return c.MaxTxnOps == 10000 }},
 	{"max-request-bytes", "33554432", func(c Config) bool { return c.MaxRequestBytes == 32<<20 }},
 	{"max-response-bytes", "8589934592", func(c Config) bool { return c.MaxResponseBytes == 8<<30 }},

@@ -26,6 +26,7 @@ func TestDefaultsAreValidAndFilledOnce(t *testing.T) {
 func TestValidateChecksEveryFieldOfAStruct(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
 		"name":                           func(c *Config) { c.Name = "a=b" },
+		"shards":                         func(c *Config) { c.Shards = -1 },
 		"max-txn-ops":                    func(c *Config) { c.MaxTxnOps = -1 },
 		"max-request-bytes":              func(c *Config) { c.MaxRequestBytes = 1 << 40 },
 		"max-response-bytes":             func(c *Config) { c.MaxResponseBytes = 1 << 20 },

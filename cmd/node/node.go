@@ -140,6 +140,7 @@ func (n *Node) coreConfig() CoreConfig {
 		},
 		Logger: n.log,
 		Store: store.Config{
+			Shards: c.Shards, MetaShard: true,
 			TickInterval: c.HeartbeatInterval, ReserveBytes: reserveBytes,
 			FreeBytes: func() (uint64, error) {
 				if n.core == nil {

@@ -211,12 +211,9 @@ func (s *Service) ReadHistory() bool {
 	return true
 }
 
-// Stats are figures for metrics and tests.
+// Stats are figures for metrics.
 type Stats struct {
-	Streams, Watchers, Behind int
-	// BufferedBytes are held for watchers until the frontier allows to emit them,
-	// QueuedBytes wait to be sent on streams or are being sent: Limits bounds both.
-	BufferedBytes, QueuedBytes int
+	Streams, Watchers, Behind, BufferedBytes int
 	// Reads of history that were begun since the start, and the rows of the
 	// revision index that they have walked: watchers that are behind together
 	// share them.
@@ -229,7 +226,7 @@ func (s *Service) Stats() Stats {
 	defer s.mu.Unlock()
 	all, behind := s.hub.Watchers()
 	return Stats{
-		Streams: len(s.mu.streams), Watchers: all, Behind: behind, BufferedBytes: s.hub.Buffered(), QueuedBytes: s.hub.queued,
+		Streams: len(s.mu.streams), Watchers: all, Behind: behind, BufferedBytes: s.hub.Buffered(),
 		Reads: s.hub.reads, ReadRows: s.hub.readRows,
 	}
 }

@@ -20,7 +20,11 @@ func TestStopAnswersEverybody(t *testing.T) {
 	db := openDB(t, vfs.NewMem())
 	const groups, writers = 5, 8
 	begin(t, db, 0, 1, 2, 3, 4)
-	r := newRig(t, db, func(c *Config) { c.ManualSync = false; c.Shards = 2; c.TickInterval = time.Millisecond })
+	r := newRig(t, db, func(c *Config) {
+		c.ManualSync = false
+		c.Shards, c.MetaShard = 2, true
+		c.TickInterval = time.Millisecond
+	})
 	var mu sync.Mutex
 	load := r.load
 	r.store.cfg.Loader = func(id uint64) (Member, error) {

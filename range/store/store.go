@@ -48,9 +48,14 @@ type Config struct {
 	Logger *zap.Logger
 	// Transport may be nil: messages to peers are dropped.
 	Transport Transport
-	// Shards is the number of workers. Group id modulo Shards says whose a group
-	// is; the meta group is the first's. Default 1.
+	// Shards is the number of workers that the ranges are spread over: group id
+	// modulo Shards says whose a group is. Ids are given out in order, so no shard
+	// has many more than another. Default 1.
 	Shards int
+	// MetaShard gives the meta group a worker of its own, with the index Shards, so
+	// that its work never waits behind that of a range. Else it is the first
+	// shard's, where it goes first in each pass.
+	MetaShard bool
 	// TickInterval is the time between two ticks. Default 100 ms.
 	TickInterval time.Duration
 	// MaxSyncs bounds the syncs of a shard in flight beyond which members are
@@ -137,7 +142,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg}
-	for i := range cfg.Shards {
+	for i := range cfg.workers() {
 		s.shards = append(s.shards, newShard(s, i))
 	}
 	if err := s.PollSpace(); err != nil {
@@ -146,7 +151,23 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) shardOf(id uint64) *shard { return s.shards[id%uint64(len(s.shards))] }
+func (c *Config) workers() int {
+	if c.MetaShard {
+		return c.Shards + 1
+	}
+	return c.Shards
+}
+
+// Workers is the number of shards, that of the meta group included: RunRound and
+// SyncNext take an index below it.
+func (s *Store) Workers() int { return len(s.shards) }
+
+func (s *Store) shardOf(id uint64) *shard {
+	if id == metaGroup && s.cfg.MetaShard {
+		return s.shards[s.cfg.Shards]
+	}
+	return s.shards[id%uint64(s.cfg.Shards)]
+}
 
 // Post puts an item into the inbox of a group, whose member is loaded if it is
 // not in memory, and wakes the worker. Safe for concurrent use, also from
