@@ -270,7 +270,7 @@ func (w *world) current() (int64, error) {
 		if err := w.round(); err != nil {
 			return 0, err
 		}
-		if _, err := w.node.core.Store.SyncNext(0); err != nil {
+		if _, err := w.node.core.Store.SyncNext(w.worker()); err != nil {
 			return 0, err
 		}
 	}

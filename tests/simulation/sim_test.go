@@ -18,6 +18,9 @@ const (
 	seedsUnderRace = 40
 )
 
+// shards are the numbers of workers by turns of four seeds.
+var shards = [2]int{1, 4}
+
 func number(t *testing.T, name string, def uint64) uint64 {
 	t.Helper()
 	s := os.Getenv(name)
@@ -32,7 +35,7 @@ func number(t *testing.T, name string, def uint64) uint64 {
 }
 
 func options(seed uint64) Options {
-	return Options{Seed: seed, Steps: steps, Clients: 5, Faults: seed%4 != 0}
+	return Options{Seed: seed, Steps: steps, Clients: 5, Shards: shards[seed/4%2], Faults: seed%4 != 0}
 }
 
 // TestSimulatedNode runs many seeds: every fourth without faults.
@@ -70,6 +73,7 @@ func (s *Stats) add(o Stats) {
 	s.FullDisks += o.FullDisks
 	s.Splits += o.Splits
 	s.Compactions += o.Compactions
+	s.Interleaved += o.Interleaved
 	s.Answered += o.Answered
 	s.Refused += o.Refused
 	s.Unknown += o.Unknown

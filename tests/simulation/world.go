@@ -26,6 +26,8 @@ type Options struct {
 	Steps int
 	// Clients with one request in flight each.
 	Clients int
+	// Shards is the number of workers for the ranges; the meta group has one more.
+	Shards int
 	// Faults lets nodes crash, disks fail and fill up.
 	Faults bool
 	// Plant is a bug to be found by the checkers.
@@ -54,18 +56,20 @@ type world struct {
 type Stats struct {
 	Steps, Crashes, CommitCrashes, DiskFaults, FullDisks int
 	Splits, Compactions                                  int
-	Answered, Refused, Unknown                           int
-	Events, Watches                                      int
-	Revision                                             int64
+	// Interleaved rounds of one worker lay within that of another.
+	Interleaved                int
+	Answered, Refused, Unknown int
+	Events, Watches            int
+	Revision                   int64
 	// Trace is a hash of everything that was decided and answered: two runs of
 	// one seed have the same.
 	Trace uint64
 }
 
 func (s Stats) String() string {
-	return fmt.Sprintf("%d steps, revision %d, %d answered, %d refused, %d unknown, %d splits, %d compactions, %d watches with %d events, "+
+	return fmt.Sprintf("%d steps, revision %d, %d answered, %d refused, %d unknown, %d splits, %d compactions, %d watches with %d events, %d rounds within another, "+
 		"%d crashes and %d before a commit, %d disk faults, %d full disks, trace %016x",
-		s.Steps, s.Revision, s.Answered, s.Refused, s.Unknown, s.Splits, s.Compactions, s.Watches, s.Events,
+		s.Steps, s.Revision, s.Answered, s.Refused, s.Unknown, s.Splits, s.Compactions, s.Watches, s.Events, s.Interleaved,
 		s.Crashes, s.CommitCrashes, s.DiskFaults, s.FullDisks, s.Trace)
 }
 
@@ -75,6 +79,9 @@ type simNode struct {
 	core *node.Core
 	// life counts the node's starts: what belongs to an earlier one is dead.
 	life int
+	// committing shards are in a round, each before its commit within that of the one
+	// before it.
+	committing map[int]bool
 	// crashAfter counts engine commits down to a crash; 0 for none.
 	crashAfter int
 	crashed    bool
@@ -109,6 +116,7 @@ func (w *world) start() error {
 	n := w.node
 	n.life++
 	n.crashed, n.crashAfter = false, 0
+	n.committing = map[int]bool{}
 	life := n.life
 	var fs vfs.FS = n.mem
 	if w.opt.Plant == AckBeforeSync {
@@ -127,14 +135,19 @@ func (w *world) start() error {
 			},
 		},
 		Store: store.Config{
-			ManualSync: true,
+			ManualSync: true, Shards: w.opt.Shards, MetaShard: true,
 			FreeBytes: func() (uint64, error) {
 				if n.full {
 					return 0, nil
 				}
 				return 1 << 40, nil
 			},
-			BeforeCommit: func(_ int, b *pebble.Batch, _ bool) error {
+			BeforeCommit: func(shard int, b *pebble.Batch, _ bool) error {
+				if n.life == life {
+					if err := w.interleave(shard); err != nil {
+						return err
+					}
+				}
 				if n.crashAfter > 0 {
 					if n.crashAfter--; n.crashAfter == 0 {
 						n.crashed = true
@@ -198,7 +211,7 @@ func (w *world) step() error {
 			return w.faulted(err)
 		}
 	case p < 600:
-		if _, err := n.core.Store.SyncNext(0); err != nil {
+		if _, err := n.core.Store.SyncNext(w.worker()); err != nil {
 			return w.faulted(err)
 		}
 	case p < 640:
@@ -239,10 +252,30 @@ func (w *world) step() error {
 	return nil
 }
 
+// worker draws one of the store's workers.
+func (w *world) worker() int { return w.rng.IntN(w.node.core.Store.Workers()) }
+
+// round has some workers do a round each.
 func (w *world) round() error {
-	_, err := w.node.core.Store.RunRound(0)
-	if err != nil {
-		return w.faulted(err)
+	for range 1 + w.rng.IntN(w.node.core.Store.Workers()) {
+		if _, err := w.node.core.Store.RunRound(w.worker()); err != nil {
+			return w.faulted(err)
+		}
+	}
+	return nil
+}
+
+// interleave has, now and then, another worker do a round between what a shard has
+// staged and its commit, as workers on several cores do.
+func (w *world) interleave(shard int) error {
+	n := w.node
+	n.committing[shard] = true
+	defer delete(n.committing, shard)
+	if other := w.worker(); w.rng.IntN(3) == 0 && !n.committing[other] {
+		if _, err := n.core.Store.RunRound(other); err != nil {
+			return err
+		}
+		w.stats.Interleaved++
 	}
 	return nil
 }
@@ -267,9 +300,17 @@ func (w *world) quiesce(done func() bool) error {
 		var err error
 		switch i % 8 {
 		case 0, 1, 2, 3:
-			err = w.round()
+			for shard := range w.node.core.Store.Workers() {
+				if err == nil {
+					_, err = w.node.core.Store.RunRound(shard)
+				}
+			}
 		case 4:
-			_, err = w.node.core.Store.SyncNext(0)
+			for shard := range w.node.core.Store.Workers() {
+				if err == nil {
+					_, err = w.node.core.Store.SyncNext(shard)
+				}
+			}
 		case 5:
 			w.node.core.Watch.Step()
 			w.node.core.Watch.ReadHistory()
