@@ -39,6 +39,7 @@ type backend struct {
 	silent   atomic.Bool   // S answers nothing
 	asked    chan struct{} // told of queries while silent
 	lowSpace atomic.Bool
+	damaged  atomic.Bool
 	noLeader atomic.Bool
 	waited   atomic.Int64 // revision of the last physical compaction
 
@@ -258,6 +259,8 @@ func (b *backend) Raft(id uint64) *adminpb.RaftInfo {
 	return &adminpb.RaftInfo{Term: 3, AppliedIndex: 9}
 }
 func (b *backend) Info(id uint64, info *adminpb.RangeInfo) { info.Active = id == 1 }
+
+func (b *backend) Damaged() ([]uint64, bool) { return nil, b.damaged.Load() }
 
 func (b *backend) Defragment(context.Context) error { return nil }
 

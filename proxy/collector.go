@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/hawser-kv/hawser/proto/adminpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
@@ -57,6 +56,7 @@ var (
 	descRecuts          = desc("hawser_router_transaction_recuts_total", "Times that a transaction found a range split before its latch, and went on with the newer ones.")
 	descRereads         = desc("hawser_router_rereads_total", "Writes without effect that were answered as reads.")
 	descResponseBytes   = desc("hawser_responses_held_bytes", "Memory that large responses hold, until they have been written.")
+	descDamaged         = desc("hawser_ranges_damaged", "Number of ranges whose replica on this node is damaged and not served.")
 	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
 	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
 	descRequests        = desc("hawser_requests_pending", "Requests under way in the router of this node.")
@@ -98,9 +98,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descSize, float64(size))
 	gauge(descInUse, float64(inUse))
 	gauge(descRevision, float64(c.cfg.Router.LocalRevision()))
-	if c.cfg.Storage.LowSpace() {
-		gauge(descAlarms, 1, strconv.FormatUint(c.cfg.MemberID, 16), pb.AlarmType_NOSPACE.String())
+	for _, a := range alarms(c.cfg.Storage, c.cfg.MemberID) {
+		gauge(descAlarms, 1, strconv.FormatUint(c.cfg.MemberID, 16), a.Alarm.String())
 	}
+	damaged, _ := c.cfg.Storage.Damaged()
+	gauge(descDamaged, float64(len(damaged)))
 	if used, limit, err := fileDescriptors(); err == nil {
 		gauge(descFDUsed, float64(used))
 		gauge(descFDLimit, float64(limit))

@@ -46,6 +46,9 @@ type Storage interface {
 	// LowSpace reports that the disk has less room than the reserve: puts are
 	// refused with NOSPACE (contract X12).
 	LowSpace() bool
+	// Damaged returns the ranges whose replica on this node is damaged and not
+	// served, and whether there is damage that belongs to no single range; cheap.
+	Damaged() (ranges []uint64, outside bool)
 	// Defragment compacts the engine's key space and returns when done.
 	Defragment(ctx context.Context) error
 	// WaitCompacted returns when what the compaction at rev makes garbage is

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proxy/watch"
 )
 
 // Errors of the services themselves.
@@ -53,6 +54,8 @@ var errorTable = []struct{ ours, etcd error }{
 	{router.ErrUnknownFate, rpctypes.ErrGRPCTimeoutDueToLeaderFail},
 	{router.ErrCanceled, rpctypes.ErrGRPCCanceled},
 	{router.ErrStopped, rpctypes.ErrGRPCStopped},
+
+	{watch.ErrDamaged, rpctypes.ErrGRPCCorrupt},
 }
 
 // toGRPC returns the error that a client of etcd would see. What is a gRPC

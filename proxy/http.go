@@ -40,11 +40,17 @@ func (s *Server) addHealth(mux *http.ServeMux) {
 	}))
 	serializable := healthCheck{"serializable_read", func(ctx context.Context) error { return s.readSomething(ctx, true) }}
 	linearizable := healthCheck{"linearizable_read", func(ctx context.Context) error { return s.readSomething(ctx, false) }}
-	// Damage stops the replica that found it, so no alarm stays on: what fails
-	// then are the reads below. A node of this version is never a learner.
-	passes := func(context.Context) error { return nil }
+	intact := func(context.Context) error {
+		for _, a := range alarms(s.cfg.Storage, s.cfg.MemberID) {
+			if a.Alarm == pb.AlarmType_CORRUPT {
+				return fmt.Errorf("alarm activated: %s", a.Alarm)
+			}
+		}
+		return nil
+	}
+	passes := func(context.Context) error { return nil } // a node of this version is never a learner
 	s.addChecks(mux, "livez", serializable)
-	s.addChecks(mux, "readyz", healthCheck{"data_corruption", passes}, serializable, linearizable, healthCheck{"non_learner", passes})
+	s.addChecks(mux, "readyz", healthCheck{"data_corruption", intact}, serializable, linearizable, healthCheck{"non_learner", passes})
 }
 
 // allowOrigins answers browsers of any origin, as etcd does by default (--cors

@@ -54,13 +54,18 @@ func (s *maintenanceServer) Status(context.Context, *pb.StatusRequest) (*pb.Stat
 	return resp, nil
 }
 
-// alarms returns the alarms that are on. There is one so far: NOSPACE while the
-// disk is low on space; unlike etcd's it ends by itself when there is room.
-func alarms(storage Storage, memberID uint64) []*pb.AlarmMember {
-	if !storage.LowSpace() {
-		return nil
+// alarms returns the alarms that are on: NOSPACE while the disk is low on space,
+// which unlike etcd's ends by itself when there is room, and CORRUPT when this node
+// has found damage, until it starts again. etcd refuses all writes under CORRUPT;
+// here those to what is not damaged go on.
+func alarms(storage Storage, memberID uint64) (on []*pb.AlarmMember) {
+	if storage.LowSpace() {
+		on = append(on, &pb.AlarmMember{MemberID: memberID, Alarm: pb.AlarmType_NOSPACE})
 	}
-	return []*pb.AlarmMember{{MemberID: memberID, Alarm: pb.AlarmType_NOSPACE}}
+	if ranges, outside := storage.Damaged(); len(ranges) > 0 || outside {
+		on = append(on, &pb.AlarmMember{MemberID: memberID, Alarm: pb.AlarmType_CORRUPT})
+	}
+	return on
 }
 
 // Alarm lists the alarms (contract MA1). They follow the disk and are not set

@@ -58,6 +58,7 @@ type (
 		LiveKeys         int64  `json:"live_keys"`
 		ApproximateBytes uint64 `json:"approximate_bytes"`
 		Resolved         int64  `json:"resolved"`
+		Damaged          bool   `json:"damaged,omitempty"`
 	}
 	raftJSON struct {
 		Term            uint64 `json:"term"`
@@ -103,7 +104,7 @@ func rangeOf(d *rangepb.RangeDescriptor) rangeJSON {
 func rangeInfoOf(i *adminpb.RangeInfo) rangeInfoJSON {
 	return rangeInfoJSON{
 		rangeJSON: rangeOf(i.GetDesc()), Active: i.GetActive(), LiveKeys: i.GetLiveKeys(),
-		ApproximateBytes: i.GetApproximateBytes(), Resolved: i.GetResolved(),
+		ApproximateBytes: i.GetApproximateBytes(), Resolved: i.GetResolved(), Damaged: i.GetDamaged(),
 	}
 }
 
@@ -152,9 +153,13 @@ func replicaList(replicas []replicaJSON) string {
 var rangeHeader = []string{"ID", "START", "END", "EPOCH", "ACTIVE", "KEYS", "BYTES", "RESOLVED", "REPLICAS"}
 
 func rangeRow(r rangeInfoJSON) []string {
+	active := strconv.FormatBool(r.Active)
+	if r.Damaged {
+		active = "damaged"
+	}
 	return []string{
 		strconv.FormatUint(r.ID, 10), boundary(r.Start), boundary(r.End), strconv.FormatUint(r.Epoch, 10),
-		strconv.FormatBool(r.Active), strconv.FormatInt(r.LiveKeys, 10), strconv.FormatUint(r.ApproximateBytes, 10),
+		active, strconv.FormatInt(r.LiveKeys, 10), strconv.FormatUint(r.ApproximateBytes, 10),
 		strconv.FormatInt(r.Resolved, 10), replicaList(r.Replicas),
 	}
 }

@@ -117,6 +117,9 @@ func (a *app) rangeDescribe(ctx context.Context, conn *connection, id uint64, fo
 		{"approximate bytes", strconv.FormatUint(d.Range.ApproximateBytes, 10)},
 		{"resolved revision", strconv.FormatInt(d.Range.Resolved, 10)},
 	}
+	if d.Range.Damaged {
+		rows = append(rows, []string{"damaged", "true"})
+	}
 	if r := d.Raft; r == nil {
 		rows = append(rows, []string{"raft", "not loaded"})
 	} else {

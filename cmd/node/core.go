@@ -74,6 +74,8 @@ type Core struct {
 	meta   metaStatus
 	// metaMember is the meta group's, for the store to load.
 	metaMember *metaMember
+	// damage is what was found damaged.
+	damage *damage
 
 	mu struct {
 		sync.Mutex
@@ -100,7 +102,7 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 	}
 	c := &Core{
 		ClusterID: e.Identity.ClusterID, NodeID: e.Identity.NodeID,
-		DB: e.DB, engine: e, log: cfg.Logger, cfg: cfg,
+		DB: e.DB, engine: e, log: cfg.Logger, cfg: cfg, damage: newDamage(),
 	}
 	c.mu.loaded = make(map[uint64]struct{})
 	defer func() {
@@ -187,6 +189,7 @@ func (c *Core) nextSession() (uint64, error) {
 
 func (c *Core) wire() (err error) {
 	c.Readers = replica.NewReaders(c.DB, c.MVCC)
+	c.Readers.Failed = c.rangeFailed
 	c.Frontier = watch.NewFrontier()
 	ids, err := replica.List(c.DB)
 	if err != nil {
@@ -320,6 +323,7 @@ func (c *Core) takeCut(cut *placementpb.Cut) {
 		panic(fmt.Sprintf("node: cut at revision %d: %v", cut.Revision, err))
 	}
 	c.Watch.Cut(cut)
+	c.tellWatchers()
 	c.Compactor.Request(cut.Compacted)
 	if c.Compactor.Waiting() {
 		c.Compactor.Kick()
@@ -332,6 +336,9 @@ func (c *Core) takeCut(cut *placementpb.Cut) {
 func (c *Core) Tick(awaitTicks int) {
 	c.Readers.Tick(awaitTicks)
 	for _, id := range c.Frontier.Tick(c.cfg.ElectionTicks) {
+		if c.damage.has(id) {
+			continue // nothing would come of it
+		}
 		c.log.Info("the frontier waits for a range: nudged", zap.Uint64("range", id))
 		c.Store.Post(id, replica.Nudge{})
 	}

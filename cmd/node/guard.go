@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"fmt"
 	"runtime"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
@@ -76,14 +78,14 @@ func (v *guardedView) At(rev int64) (mvcc.View, error) {
 // spans that are neither a key nor a prefix.
 const rowsWithoutYield = 64
 
-// history is the history that watchers read. Its damage ends their streams.
+// history is the history that watchers read.
 type history struct{ store *mvcc.Store }
 
 func (h history) PickEvents(after, upTo int64, pick func(mvcc.EventRow) (want, more bool), fn func(mvcc.Event) error) error {
 	// A walk is long and never waits: on a machine with few cores all requests
 	// would queue behind it.
 	rows := 0
-	return asCorrupt(h.store.PickEvents(after, upTo, func(row mvcc.EventRow) (want, more bool) {
+	return ofHistory(h.store.PickEvents(after, upTo, func(row mvcc.EventRow) (want, more bool) {
 		if rows++; rows%rowsWithoutYield == 0 {
 			runtime.Gosched()
 		}
@@ -95,6 +97,14 @@ func (h history) PickEvents(after, upTo int64, pick func(mvcc.EventRow) (want, m
 func (h history) previous(key []byte, rev int64) (*mvccpb.KeyValue, error) {
 	kv, err := h.store.PrevKV(key, rev+1)
 	return kv, asCorrupt(err)
+}
+
+// ofHistory makes damage of the history what ends the watchers that it concerns.
+func ofHistory(err error) error {
+	if err == nil || !pebble.IsCorruptionError(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", watch.ErrDamaged, err)
 }
 
 // asCorrupt makes damage what clients know as such.

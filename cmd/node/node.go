@@ -173,6 +173,10 @@ func (n *Node) run(ctx context.Context) error {
 	c.Store.Start(context.WithoutCancel(ctx))
 	c.Watch.Start()
 	c.Compactor.Start(func(err error) {
+		if isDamage(err) {
+			c.damagedOutside("the removal of compacted revisions, which ends", err)
+			return
+		}
 		if c.Err() == nil { // else watchStore tells
 			n.fail(err)
 		}

@@ -39,7 +39,7 @@ func (c *Core) Defragment(ctx context.Context) error {
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	return c.engine.Fault.Write(func() error { return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false) })
+	return asCorrupt(c.engine.Fault.Write(func() error { return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false) }))
 }
 
 // flush writes what the engine has in memory only to its tables.
@@ -60,18 +60,6 @@ func (c *Core) flush(ctx context.Context) error {
 	select {
 	case <-flushed:
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// WaitCompacted waits until a compaction's garbage is removed here.
-func (c *Core) WaitCompacted(ctx context.Context, rev int64) error {
-	done := make(chan error, 1)
-	c.Compactor.WhenRemoved(rev, func(err error) { done <- err })
-	select {
-	case err := <-done:
-		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -98,6 +86,7 @@ func (c *Core) Info(id uint64, info *adminpb.RangeInfo) {
 	c.mu.Lock()
 	_, info.Active = c.mu.loaded[id]
 	c.mu.Unlock()
+	info.Damaged = c.damage.has(id)
 	if resolved, ok := c.Readers.Resolved(id); ok {
 		info.Resolved = resolved
 	}

@@ -125,7 +125,9 @@ type RangeInfo struct {
 	// approximate_bytes on disk of the span, all versions.
 	ApproximateBytes uint64 `protobuf:"varint,4,opt,name=approximate_bytes,json=approximateBytes,proto3" json:"approximate_bytes,omitempty"`
 	// resolved revision of this node's replica.
-	Resolved      int64 `protobuf:"varint,5,opt,name=resolved,proto3" json:"resolved,omitempty"`
+	Resolved int64 `protobuf:"varint,5,opt,name=resolved,proto3" json:"resolved,omitempty"`
+	// damaged: this node's replica found damage and is not served.
+	Damaged       bool `protobuf:"varint,6,opt,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -193,6 +195,13 @@ func (x *RangeInfo) GetResolved() int64 {
 		return x.Resolved
 	}
 	return 0
+}
+
+func (x *RangeInfo) GetDamaged() bool {
+	if x != nil {
+		return x.Damaged
+	}
+	return false
 }
 
 type DescribeRangeRequest struct {
@@ -652,13 +661,14 @@ const file_proto_adminpb_admin_proto_rawDesc = "" +
 	"\x11ListRangesRequest\"c\n" +
 	"\x12ListRangesResponse\x121\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x19.hawser.adminpb.RangeInfoR\x06ranges\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\xbe\x01\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xd8\x01\n" +
 	"\tRangeInfo\x123\n" +
 	"\x04desc\x18\x01 \x01(\v2\x1f.hawser.rangepb.RangeDescriptorR\x04desc\x12\x16\n" +
 	"\x06active\x18\x02 \x01(\bR\x06active\x12\x1b\n" +
 	"\tlive_keys\x18\x03 \x01(\x03R\bliveKeys\x12+\n" +
 	"\x11approximate_bytes\x18\x04 \x01(\x04R\x10approximateBytes\x12\x1a\n" +
-	"\bresolved\x18\x05 \x01(\x03R\bresolved\"1\n" +
+	"\bresolved\x18\x05 \x01(\x03R\bresolved\x12\x18\n" +
+	"\adamaged\x18\x06 \x01(\bR\adamaged\"1\n" +
 	"\x14DescribeRangeRequest\x12\x19\n" +
 	"\brange_id\x18\x01 \x01(\x04R\arangeId\"v\n" +
 	"\x15DescribeRangeResponse\x12/\n" +

@@ -49,6 +49,11 @@ type Hub struct {
 	waits int64
 	// reads of history that were begun, and the rows of those that are done.
 	reads, readRows int64
+	// streams are those that are open, by number; opened counts them.
+	streams map[int64]*Stream
+	opened  int64
+	// damaged are the spans that are not served.
+	damaged []damagedSpan
 	// progress are the streams that wait for a progress response.
 	progress []*Stream
 	// touched are the streams that get something of the dispatch under way.
@@ -115,7 +120,7 @@ type inbox struct {
 // NewHub returns a hub without watchers.
 func NewHub(f *Frontier, limits Limits) *Hub {
 	limits.ensureDefaults()
-	return &Hub{frontier: f, limits: limits, view: newView(), match: newMatcher[*group](), lookThrough: 4096}
+	return &Hub{frontier: f, limits: limits, view: newView(), match: newMatcher[*group](), lookThrough: 4096, streams: make(map[int64]*Stream)}
 }
 
 // Applied takes the events that a range has applied, in revision order. It

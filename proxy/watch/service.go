@@ -113,6 +113,14 @@ func (s *Service) Loaded(rangeID uint64, resolved int64) {
 	s.frontier.Resolved(rangeID, resolved)
 }
 
+// Damaged says that the keys of [start, end) are not served here any more: their
+// watchers end, and so do those that are created later.
+func (s *Service) Damaged(start, end []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hub.Damaged(start, end)
+}
+
 func (s *Service) wake() {
 	select {
 	case s.kick <- struct{}{}:

@@ -29,6 +29,7 @@ const InvalidWatchID = -1
 // be sent. All methods are called under the driver's lock.
 type Stream struct {
 	hub      *Hub
+	number   int64 // in hub.streams
 	watchers map[int64]*watcher
 	// compacted are the ids of watchers that were cancelled because of a
 	// compaction: taken until the client cancels them, as in etcd.
@@ -55,7 +56,10 @@ type Stream struct {
 // NewStream opens a stream. wake is called, under the driver's lock, when
 // there is something to take; it must not block.
 func (h *Hub) NewStream(wake func()) *Stream {
-	return &Stream{hub: h, watchers: make(map[int64]*watcher), compacted: make(map[int64]bool), wake: wake}
+	h.opened++
+	s := &Stream{hub: h, number: h.opened, watchers: make(map[int64]*watcher), compacted: make(map[int64]bool), wake: wake}
+	h.streams[s.number] = s
+	return s
 }
 
 // Close ends the stream and all its watchers.
@@ -64,6 +68,7 @@ func (s *Stream) Close() {
 		return
 	}
 	s.closed = true
+	delete(s.hub.streams, s.number)
 	for _, id := range slices.Sorted(maps.Keys(s.watchers)) {
 		s.hub.drop(s.watchers[id])
 	}
@@ -123,6 +128,10 @@ func (s *Stream) Create(r CreateRequest) {
 		end = nil
 	case bytes.Compare(start, end) >= 0:
 		s.refuse(r.Current, reasonEmptyRange)
+		return
+	}
+	if s.hub.isDamaged(start, end) {
+		s.refuse(r.Current, reasonDamaged)
 		return
 	}
 	id := r.WatchID

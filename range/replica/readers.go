@@ -29,6 +29,10 @@ import (
 type Readers struct {
 	db    *pebble.DB
 	store *mvcc.Store
+	// Failed, if set before the first use, is called once for each range whose
+	// replica has found damage and is not served any more, on any goroutine; it must
+	// not block, nor call Readers.
+	Failed func(rangeID uint64)
 
 	mu struct {
 		sync.RWMutex
@@ -55,6 +59,7 @@ type readState struct {
 	resolved atomic.Int64
 	desc     atomic.Pointer[rangepb.RangeDescriptor] // nil until the replica exists
 	failed   atomic.Bool
+	onFail   func(rangeID uint64)
 
 	awaiting atomic.Int64
 	mu       struct {
@@ -206,7 +211,7 @@ func (r *Readers) state(rangeID uint64) (*readState, error) {
 	err = errors.Join(err, snap.Close())
 	switch {
 	case errors.Is(err, ErrNoReplica):
-		return newReadState(rangeID), nil
+		return r.newReadState(rangeID), nil
 	case err != nil:
 		r.begin(rangeID, nil).fail()
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
@@ -214,8 +219,8 @@ func (r *Readers) state(rangeID uint64) (*readState, error) {
 	return r.begin(rangeID, &saved), nil
 }
 
-func newReadState(rangeID uint64) *readState {
-	s := &readState{rangeID: rangeID}
+func (r *Readers) newReadState(rangeID uint64) *readState {
+	s := &readState{rangeID: rangeID, onFail: r.Failed}
 	s.resolved.Store(-1)
 	return s
 }
@@ -226,7 +231,7 @@ func (r *Readers) begin(rangeID uint64, saved *Saved) *readState {
 	r.mu.Lock()
 	s := r.mu.ranges[rangeID]
 	if s == nil {
-		s = newReadState(rangeID)
+		s = r.newReadState(rangeID)
 		r.mu.ranges[rangeID] = s
 	}
 	first := saved != nil && s.desc.Load() == nil
@@ -278,7 +283,7 @@ func (s *readState) publish(desc *rangepb.RangeDescriptor, resolved int64) {
 
 // fail ends the reading of a replica that found damage.
 func (s *readState) fail() {
-	s.failed.Store(true)
+	first := !s.failed.Swap(true)
 	s.mu.Lock()
 	waiters := append(s.mu.early, s.mu.waiters...)
 	s.mu.early, s.mu.waiters = nil, nil
@@ -286,6 +291,9 @@ func (s *readState) fail() {
 	s.mu.Unlock()
 	for _, w := range waiters {
 		w.done(fmt.Errorf("%w: range %d", ErrFailed, s.rangeID))
+	}
+	if first && s.onFail != nil {
+		s.onFail(s.rangeID)
 	}
 }
 

@@ -1,0 +1,46 @@
+package watch
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"slices"
+)
+
+// ErrDamaged ends the streams of watchers that miss events because of damage. A
+// History wraps it.
+var ErrDamaged = errors.New("watch: damaged")
+
+// reasonDamaged refuses watchers of what is damaged: etcd's text for corruption,
+// which its client takes for the error of the same name.
+const reasonDamaged = "etcdserver: corrupt cluster"
+
+// damagedSpan is [start, end); end empty: to the end of the keyspace.
+type damagedSpan struct{ start, end []byte }
+
+func (s damagedSpan) touches(start, end []byte) bool {
+	return (len(s.end) == 0 || bytes.Compare(start, s.end) < 0) && (len(end) == 0 || bytes.Compare(s.start, end) < 0)
+}
+
+// Damaged ends the streams that have a watcher of keys of [start, end), whose events
+// will not come, and refuses those to be created. To cancel these watchers alone
+// would be gentler, but etcd's client closes the channel of a watcher that the server
+// cancels and tells no reason. Its other watchers come again on a new stream.
+func (h *Hub) Damaged(start, end []byte) {
+	d := damagedSpan{start, end}
+	h.damaged = append(h.damaged, d)
+	for _, number := range slices.Sorted(maps.Keys(h.streams)) {
+		s := h.streams[number]
+		for _, w := range s.watchers {
+			if d.touches(w.start, w.end) {
+				s.fail(ErrDamaged)
+				break
+			}
+		}
+	}
+}
+
+// isDamaged says whether [start, end) has keys that are not served.
+func (h *Hub) isDamaged(start, end []byte) bool {
+	return slices.ContainsFunc(h.damaged, func(d damagedSpan) bool { return d.touches(start, end) })
+}
