@@ -219,9 +219,12 @@ func (s *Service) ReadHistory() bool {
 	return true
 }
 
-// Stats are figures for metrics.
+// Stats are figures for metrics and tests.
 type Stats struct {
-	Streams, Watchers, Behind, BufferedBytes int
+	Streams, Watchers, Behind int
+	// BufferedBytes are held for watchers until the frontier allows to emit them,
+	// QueuedBytes wait to be sent on streams or are being sent: Limits bounds both.
+	BufferedBytes, QueuedBytes int
 	// Reads of history that were begun since the start, and the rows of the
 	// revision index that they have walked: watchers that are behind together
 	// share them.
@@ -234,7 +237,7 @@ func (s *Service) Stats() Stats {
 	defer s.mu.Unlock()
 	all, behind := s.hub.Watchers()
 	return Stats{
-		Streams: len(s.mu.streams), Watchers: all, Behind: behind, BufferedBytes: s.hub.Buffered(),
+		Streams: len(s.mu.streams), Watchers: all, Behind: behind, BufferedBytes: s.hub.Buffered(), QueuedBytes: s.hub.queued,
 		Reads: s.hub.reads, ReadRows: s.hub.readRows,
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
 	"strings"
@@ -65,11 +66,13 @@ func Main(m *testing.M) {
 
 // Report is what a process says of itself.
 type Report struct {
-	// Heap is what is live, in bytes, Stacks what goroutines' stacks take.
+	// Heap is what is live, in bytes, Stacks what goroutines' stacks take. What the
+	// engine holds for a moment, while it flushes or compacts, is in it.
 	Heap, Stacks int64
-	// PeakHeap is the most that the heap held since the report before, what was
-	// no longer live included.
-	PeakHeap int64
+	// PeakLive is the most that a collection has found live since the report before.
+	// Garbage is not in it, except what became garbage during that collection:
+	// when the collector runs is its own affair, and no test may depend on it.
+	PeakLive int64
 	// PeakRSS is the most memory that the process had since the report before,
 	// all in all; 0 where the system does not tell.
 	PeakRSS    int64
@@ -79,6 +82,9 @@ type Report struct {
 	Pending           int64
 	Streams, Watchers int
 	LoadedRanges      int
+	// Queued is what waits to be sent on Watch streams, and what is being sent,
+	// Buffered the events that wait for the frontier, in bytes, as the node counts.
+	Queued, Buffered int64
 	// HistoryRows of the revision index were walked for watchers that were
 	// behind.
 	HistoryRows int64
@@ -86,8 +92,8 @@ type Report struct {
 
 func (r Report) String() string {
 	const mib = 1 << 20
-	return fmt.Sprintf("heap %.1f MiB (peak %.1f), stacks %.1f MiB, peak RSS %.1f MiB, %d goroutines, %d pending, %d streams, %d watchers, %d ranges loaded",
-		float64(r.Heap)/mib, float64(r.PeakHeap)/mib, float64(r.Stacks)/mib, float64(r.PeakRSS)/mib, r.Goroutines, r.Pending, r.Streams, r.Watchers, r.LoadedRanges)
+	return fmt.Sprintf("heap %.1f MiB (%.1f at its peak), queued %.1f MiB, stacks %.1f MiB, peak RSS %.1f MiB, %d goroutines, %d pending, %d streams, %d watchers, %d ranges loaded",
+		float64(r.Heap)/mib, float64(r.PeakLive)/mib, float64(r.Queued)/mib, float64(r.Stacks)/mib, float64(r.PeakRSS)/mib, r.Goroutines, r.Pending, r.Streams, r.Watchers, r.LoadedRanges)
 }
 
 // serve runs a node until in ends: it writes its address to out, then answers
@@ -105,8 +111,11 @@ func serve(opt processOptions, in io.Reader, out io.Writer) error {
 	if _, err := fmt.Fprintln(out, n.ClientAddr()); err != nil {
 		return err
 	}
+	// The collector runs often, so that peaks do not pass between two collections
+	// and little else than what is live is in PeakRSS.
+	debug.SetGCPercent(gcPercent)
 	var peak atomic.Int64
-	go sampleHeap(&peak)
+	go samplePeak(&peak)
 	enc := json.NewEncoder(out)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -119,8 +128,11 @@ func serve(opt processOptions, in io.Reader, out io.Writer) error {
 	return errors.Join(lines.Err(), n.Close(ctx))
 }
 
-func sampleHeap(peak *atomic.Int64) {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+// gcPercent is by how much the heap grows between two collections.
+const gcPercent = 25
+
+func samplePeak(peak *atomic.Int64) {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for range time.Tick(2 * time.Millisecond) {
 		metrics.Read(sample)
 		peak.Store(max(peak.Load(), int64(sample[0].Value.Uint64())))
@@ -128,17 +140,19 @@ func sampleHeap(peak *atomic.Int64) {
 }
 
 func report(n *node.Node, peak *atomic.Int64) Report {
-	r := Report{PeakHeap: peak.Load(), PeakRSS: peakRSS()}
+	r := Report{PeakRSS: peakRSS()}
 	for range 2 { // what finalizers and pools let go needs a second
 		runtime.GC()
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
+	r.PeakLive = peak.Load()
 	r.Heap, r.Stacks, r.Goroutines = int64(m.HeapAlloc), int64(m.StackInuse), runtime.NumGoroutine()
 	c := n.Core()
 	w := c.Watch.Stats()
 	r.Pending, r.Streams, r.Watchers = c.Router.Pending(), w.Streams, w.Watchers
 	r.LoadedRanges, r.HistoryRows = len(c.Loaded()), w.ReadRows
+	r.Queued, r.Buffered = int64(w.QueuedBytes), int64(w.BufferedBytes)
 	peak.Store(r.Heap)
 	resetPeakRSS()
 	return r
