@@ -14,12 +14,12 @@ const DefaultMaxTxnOps = 128
 type Limits struct {
 	// MaxTxnOps is the most compares, and the most operations in a branch, that
 	// a transaction may have; a nested one may have that less what its parent
-	// has (T1). Zero means DefaultMaxTxnOps.
+	// has (etcd/T1). Zero means DefaultMaxTxnOps.
 	MaxTxnOps int
 }
 
 // CheckRequest tells whether a request is well formed, as far as that can be
-// said without looking at any data: R1, R2, P1, P2, T1, T2, T3. It checks in
+// said without looking at any data: etcd/R1, etcd/R2, etcd/P1, etcd/P2, etcd/T1, etcd/T2, etcd/T3. It checks in
 // etcd's order, so a request with several faults gets etcd's error.
 func CheckRequest(r *Request, limits Limits) error {
 	if limits.MaxTxnOps == 0 {
@@ -111,7 +111,7 @@ func checkOp(op *pb.RequestOp, maxOps int) error {
 	return ErrKeyNotFound
 }
 
-// written is what a branch writes, as far as the duplicate rule (T3) knows.
+// written is what a branch writes, as far as the duplicate rule (etcd/T3) knows.
 type written struct {
 	puts    map[string]struct{}
 	deletes *spanSet

@@ -24,7 +24,7 @@ import (
 //	                       the rows of the index below rev go
 //
 // What stays of each key is its newest version at or below rev, if that is no
-// tombstone below rev (etcd-contract.md C3): a tombstone exactly at rev, and the
+// tombstone below rev (etcd/C3): a tombstone exactly at rev, and the
 // index rows of rev, serve a watch that begins at rev.
 //
 // Most rows of the index name the version before the event, its prior, or that

@@ -290,7 +290,7 @@ func (h *compactionTest) superseded(key string, rev int64, sub uint32) bool {
 	})
 }
 
-// checkRows compares what is stored with what C3 says is left.
+// checkRows compares what is stored with what etcd/C3 says is left.
 func (h *compactionTest) checkRows(rev int64) {
 	h.t.Helper()
 	want := map[string]bool{}
@@ -336,7 +336,7 @@ func (h *compactionTest) checkRows(rev int64) {
 	}
 }
 
-func TestCompactionKeepsWhatIsReadable(t *testing.T) { // C3, R4, W9
+func TestCompactionKeepsWhatIsReadable(t *testing.T) { // etcd/C3, etcd/R4, etcd/W9
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
@@ -383,7 +383,7 @@ func TestCompactionKeepsWhatIsReadable(t *testing.T) { // C3, R4, W9
 	}
 }
 
-func TestTombstoneAtTheCompactedRevisionStays(t *testing.T) { // C3
+func TestTombstoneAtTheCompactedRevisionStays(t *testing.T) { // etcd/C3
 	h := newCompactionTest(t, 1)
 	effs := func(rev int64, e ...Effect) {
 		h.apply([]appliedWrite{{rev, e}})

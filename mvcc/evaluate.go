@@ -12,15 +12,15 @@ import (
 
 // Env is what an evaluation must know beside the data.
 type Env struct {
-	// LeaseExists tells whether a client lease lives (P3). Nil: not checked
+	// LeaseExists tells whether a client lease lives (etcd/P3). Nil: not checked
 	// here, the sequencer will (revisions.md R8).
 	LeaseExists func(id int64) bool
 	// Current is the newest revision given out before the evaluation: a range
-	// in a transaction that asks for a larger one is refused (T6). 0: not
+	// in a transaction that asks for a larger one is refused (etcd/T6). 0: not
 	// checked here.
 	Current int64
 	// Compacted is the compacted revision, -1 while there is none: a range in a
-	// transaction that asks for a smaller one, but not for 0, is refused (T6).
+	// transaction that asks for a smaller one, but not for 0, is refused (etcd/T6).
 	Compacted int64
 	// Budget bounds the evaluation: ErrTooWide. Nil: no bounds. A Range request
 	// by itself and a single put are not bounded.
@@ -249,7 +249,7 @@ func (e *evaluator) view() View {
 }
 
 // note files the header of an operation for Finish: after the first effect it
-// carries the request's own revision, before it the one before (T9).
+// carries the request's own revision, before it the one before (etcd/T9).
 func (e *evaluator) note(h *pb.ResponseHeader) {
 	if len(e.result.Effects) > 0 {
 		e.result.after = append(e.result.after, h)
@@ -326,7 +326,7 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 
 // EvaluateDeletes returns the effects of deleting those of the keys that live,
 // all in one revision, sub-revisions in the order given: the revoke of a lease,
-// for which the keys are sorted (L3).
+// for which the keys are sorted (etcd/L3).
 func EvaluateDeletes(v View, keys [][]byte) ([]Effect, error) {
 	e := evaluator{base: v, result: &Result{}}
 	for _, key := range keys {
@@ -345,8 +345,8 @@ func EvaluateDeletes(v View, keys [][]byte) ([]Effect, error) {
 
 // evaluateTxn evaluates a transaction as etcd does: all compares first, also
 // those of the nested transactions on the way they lead, against the state
-// before (T5); then the checks of all operations on that way, also against the
-// state before (T6, T7); then the operations, each on what those before it left.
+// before (etcd/T5); then the checks of all operations on that way, also against the
+// state before (etcd/T6, etcd/T7); then the operations, each on what those before it left.
 func evaluateTxn(v View, txn *pb.TxnRequest, env Env) (*Result, error) {
 	e := evaluator{base: v, env: env, result: &Result{}}
 	var few [8]bool
@@ -446,7 +446,7 @@ func (e *evaluator) checkPut(p *pb.PutRequest) error {
 // execute runs the operations on the way and returns the rest of the path.
 func (e *evaluator) execute(txn *pb.TxnRequest, path []bool) (resp *pb.TxnResponse, rest []bool, err error) {
 	ops := branch(txn, path[0])
-	// The header of a nested response stays empty (X5).
+	// The header of a nested response stays empty (etcd/X5).
 	made := &struct {
 		resp   pb.TxnResponse
 		header pb.ResponseHeader
@@ -544,7 +544,7 @@ func (e *evaluator) rangeOp(rr *pb.RangeRequest) (*pb.ResponseOp, error) {
 
 // compareHolds evaluates a compare, which must hold for every key of its
 // interval. Without a key it compares with zeros, but a value is never equal,
-// unequal or anything to that of a missing key (T4).
+// unequal or anything to that of a missing key (etcd/T4).
 func (e *evaluator) compareHolds(c *pb.Compare) (bool, error) {
 	if len(c.GetRangeEnd()) == 0 {
 		if c.GetTarget() == pb.Compare_VALUE {

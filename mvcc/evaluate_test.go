@@ -111,7 +111,7 @@ func want(t *testing.T, what, got, want string) {
 func TestP4VersionsCountFromCreationAndStartAgainAfterADelete(t *testing.T) {
 	h := newHistory(t)
 	if rev := h.put("a", "1").Header.Revision; rev != 2 {
-		t.Errorf("X6: the first write has revision %d, want 2", rev)
+		t.Errorf("etcd/X6: the first write has revision %d, want 2", rev)
 	}
 	h.put("b", "x")
 	h.put("a", "2")
@@ -139,7 +139,7 @@ func TestP2IgnoreValueAndLeaseKeepThem(t *testing.T) {
 		}
 	}
 	if _, err := h.try(&Request{Put: &pb.PutRequest{Key: []byte("x"), Lease: 6, IgnoreValue: true}}); !errors.Is(err, ErrLeaseNotFound) {
-		t.Errorf("P3 comes first: %v", err)
+		t.Errorf("etcd/P3 comes first: %v", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestD2DeletesTakeOneRevisionInKeyOrderAndNoneForNothing(t *testing.T) {
 		t.Errorf("delete of nothing: %v", d)
 	}
 	if d := h.delete("b", "a"); d.Deleted != 0 {
-		t.Errorf("R1: range_end before key: %v", d)
+		t.Errorf("etcd/R1: range_end before key: %v", d)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestR3OlderRevisionsAreReadableUntilForgotten(t *testing.T) {
 		got := h.list(&pb.RangeRequest{Key: []byte("a"), Revision: rev})
 		want(t, fmt.Sprint(rev), show(got.Kvs...), wanted)
 		if got.Header.Revision != 4 {
-			t.Errorf("R4: header.revision is %d, want the current one", got.Header.Revision)
+			t.Errorf("etcd/R4: header.revision is %d, want the current one", got.Header.Revision)
 		}
 	}
 	if _, err := h.s.Snapshot(2); !errors.Is(err, ErrCompacted) {
@@ -301,7 +301,7 @@ func TestT5NestedComparesSeeTheStateBefore(t *testing.T) {
 	}
 	resp := h.txn(then(opPut("a"), opTxn(nested)))
 	if inner := resp.Responses[1].GetResponseTxn(); !inner.Succeeded || inner.Header.Revision != 0 {
-		t.Errorf("X5: nested response %v", inner)
+		t.Errorf("etcd/X5: nested response %v", inner)
 	}
 	want(t, "list", show(h.list(&pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}).Kvs...), "a=v@2/2#1 then=v@2/2#1")
 }
@@ -318,7 +318,7 @@ func TestT6T9RangesSeeEarlierWritesAndSayAtWhichRevision(t *testing.T) {
 	sorted.GetRequestRange().SortTarget, sorted.GetRequestRange().SortOrder = pb.RangeRequest_MOD, pb.RangeRequest_DESCEND
 	resp := h.txn(then(opRange("a", ""), opDelete("x", ""), opPut("a"), opRange("a", ""), old, filtered, sorted, opDelete("x", "")))
 	if resp.Header.Revision != 4 {
-		t.Errorf("T8: header.revision is %d, want 4", resp.Header.Revision)
+		t.Errorf("etcd/T8: header.revision is %d, want 4", resp.Header.Revision)
 	}
 	for i, w := range []string{"a=old@2/2#1", "", "", "a=v@2/4#2", "a=old@2/2#1", "a=v@2/4#2", "a=v@2/4#2 z=z@3/3#1"} {
 		if r := resp.Responses[i].GetResponseRange(); r != nil {

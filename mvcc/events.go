@@ -9,13 +9,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// Event is one change of a key, as a watcher sees it (W11). Whoever gets one
+// Event is one change of a key, as a watcher sees it (etcd/W11). Whoever gets one
 // may keep it and must not change it.
 type Event struct {
 	// Kv is the new key-value; of a delete only key and mod revision.
 	Kv *mvccpb.KeyValue
 	// PrevKv is the key-value before the event, if it was asked for, there was
-	// one and it is not forgotten (W12).
+	// one and it is not forgotten (etcd/W12).
 	PrevKv   *mvccpb.KeyValue
 	Delete   bool
 	Revision int64

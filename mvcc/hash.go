@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// HashKV as etcd 3.7 computes it (etcd-contract.md MA4): CRC-32C over a name and
+// HashKV as etcd 3.7 computes it (etcd/MA4): CRC-32C over a name and
 // then, in the order of (revision, sub), over the row of each version as etcd
 // stores it. Our versions lie in key order in many ranges on many nodes, so each
 // version is summed up alone and the sums are put together in order: the sum of

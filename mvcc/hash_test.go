@@ -262,7 +262,7 @@ func askEtcd(t *testing.T) []string {
 	return h.run(hashedEtcd{t, pb.NewKVClient(conn), pb.NewMaintenanceClient(conn)})
 }
 
-// TestHashIsEtcds compares with what etcd 3.7.3 hashed of the same history (MA4).
+// TestHashIsEtcds compares with what etcd 3.7.3 hashed of the same history (etcd/MA4).
 func TestHashIsEtcds(t *testing.T) {
 	if *etcdAddr != "" {
 		if err := os.WriteFile(etcdHashes, []byte(strings.Join(askEtcd(t), "\n")+"\n"), 0o644); err != nil {

@@ -60,7 +60,7 @@ func (w *modelWrite) commit() int64 {
 	return w.rev
 }
 
-// seen is the revision that an operation at this point reports (T9).
+// seen is the revision that an operation at this point reports (etcd/T9).
 func (w *modelWrite) seen() int64 {
 	if len(w.changes) > 0 {
 		return w.rev

@@ -15,8 +15,8 @@ import (
 // put together (Assemble). The pieces are read at one revision.
 //
 // As in etcd the limit is pushed down to the read, as limit + 1 rows, unless
-// rows are filtered or sorted first (R8); a sort without an order is done after
-// the limited read (R9).
+// rows are filtered or sorted first (etcd/R8); a sort without an order is done after
+// the limited read (etcd/R9).
 type RangePlan struct {
 	// Start, End is the interval; a nil End is the end of the keyspace.
 	Start, End []byte
@@ -142,7 +142,7 @@ func (piece *RangePiece) filter(r *pb.RangeRequest) {
 }
 
 // Assemble makes the answer from the pieces, in key order. The header is empty:
-// its revision is the current one, not the one read (R4). Rows may be changed
+// its revision is the current one, not the one read (etcd/R4). Rows may be changed
 // (keys only) and are the answer's from now on.
 func (p *RangePlan) Assemble(pieces ...RangePiece) *pb.RangeResponse {
 	resp := &pb.RangeResponse{Header: &pb.ResponseHeader{}}
@@ -214,7 +214,7 @@ func hasFilters(r *pb.RangeRequest) bool {
 }
 
 // passes says whether a row passes the filters; their bounds are included, 0 is
-// no bound (R8).
+// no bound (etcd/R8).
 func passes(kv *mvccpb.KeyValue, r *pb.RangeRequest) bool {
 	within := func(rev, lo, hi int64) bool { return (lo == 0 || rev >= lo) && (hi == 0 || rev <= hi) }
 	return within(kv.ModRevision, r.GetMinModRevision(), r.GetMaxModRevision()) &&
@@ -222,7 +222,7 @@ func passes(kv *mvccpb.KeyValue, r *pb.RangeRequest) bool {
 }
 
 // sortRows sorts as etcd does, with the same algorithm on rows in the same
-// order: so rows that compare equal end up in the same places, too (R9).
+// order: so rows that compare equal end up in the same places, too (etcd/R9).
 func sortRows(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
 	target, order := r.GetSortTarget(), r.GetSortOrder()
 	if target != pb.RangeRequest_KEY && order == pb.RangeRequest_NONE {

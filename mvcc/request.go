@@ -24,7 +24,7 @@ type Access struct {
 }
 
 // interval turns etcd's (key, range_end) into [start, end), end nil for the end
-// of the keyspace: no range_end is one key, "\x00" all from key on (R1). It
+// of the keyspace: no range_end is one key, "\x00" all from key on (etcd/R1). It
 // allocates for one key. start >= end is an empty interval.
 func interval(key, rangeEnd []byte) (start, end []byte) {
 	switch {
@@ -91,7 +91,7 @@ func appendAccess(spans []Access, key, rangeEnd []byte, write bool) []Access {
 }
 
 // IsReadOnly says whether the request can change nothing whatever the state is.
-// As in etcd a nested transaction makes its parent a writing one (T10).
+// As in etcd a nested transaction makes its parent a writing one (etcd/T10).
 func (r *Request) IsReadOnly() bool {
 	if r.Txn == nil {
 		return r.Range != nil
@@ -101,7 +101,7 @@ func (r *Request) IsReadOnly() bool {
 
 // IsSerializable says whether the request may be answered from a state that is
 // not the newest: a serializable range, or a transaction of nothing but such
-// ranges, also one without any operation (R10, T10).
+// ranges, also one without any operation (etcd/R10, etcd/T10).
 func (r *Request) IsSerializable() bool {
 	if r.Txn == nil {
 		return r.Range.GetSerializable()

@@ -165,7 +165,7 @@ func TestW9EventsBelowTheForgottenRevisionAreRefused(t *testing.T) {
 		err = h.s.Events(nil, nil, after, h.rev, true, func(ev Event) (bool, error) {
 			n++
 			if known := ev.Revision > 4; (ev.PrevKv != nil) != known {
-				t.Errorf("W12: event at %d has previous %v", ev.Revision, ev.PrevKv)
+				t.Errorf("etcd/W12: event at %d has previous %v", ev.Revision, ev.PrevKv)
 			}
 			return true, nil
 		})

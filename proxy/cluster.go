@@ -17,8 +17,8 @@ type clusterServer struct {
 	members []Member
 }
 
-// MemberList lists the members (contract M4, M5). Its header has no revision
-// (contract X5).
+// MemberList lists the members (etcd/M4, etcd/M5). Its header has no revision
+// (etcd/X5).
 func (s *clusterServer) MemberList(ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
 	if r.Linearizable {
 		if _, err := s.router.Confirm(ctx); err != nil {

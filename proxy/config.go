@@ -17,7 +17,7 @@ import (
 )
 
 // The versions that clients see: digits and dots only, for they parse them
-// (contract MA2, 2.2). Ours stands in Config.Version.
+// (etcd/MA2). Ours stands in Config.Version.
 const (
 	EtcdVersion    = "3.7.3"
 	ClusterVersion = "3.7.0"
@@ -25,7 +25,7 @@ const (
 )
 
 // Meta is the Raft group that stands for the one group of an etcd cluster in
-// what describes one (contract S10): the meta group. Safe for concurrent use;
+// what describes one (etcd/S10): the meta group. Safe for concurrent use;
 // called for every response.
 type Meta interface {
 	// Leader returns the member id of the leader, 0 while none is known.
@@ -44,7 +44,7 @@ type Storage interface {
 	// LiveKeys returns the number of live keys on this node; cheap.
 	LiveKeys() int64
 	// LowSpace reports that the disk has less room than the reserve: puts are
-	// refused with NOSPACE (contract X12).
+	// refused with NOSPACE (etcd/X12).
 	LowSpace() bool
 	// Damaged returns the ranges whose replica on this node is damaged and not
 	// served, and whether there is damage that belongs to no single range; cheap.
@@ -52,7 +52,7 @@ type Storage interface {
 	// Defragment compacts the engine's key space and returns when done.
 	Defragment(ctx context.Context) error
 	// WaitCompacted returns when what the compaction at rev makes garbage is
-	// gone from the engine (contract C2, physical).
+	// gone from the engine (etcd/C2, physical).
 	WaitCompacted(ctx context.Context, rev int64) error
 }
 
@@ -113,28 +113,28 @@ type Config struct {
 	Metrics *Metrics
 
 	// MaxRequestBytes bounds a write as etcd would log it; the gRPC receive
-	// limit is 512 KiB above it (contract X7). 0: 1.5 MiB.
+	// limit is 512 KiB above it (etcd/X7). 0: 1.5 MiB.
 	MaxRequestBytes int
-	// MaxTxnOps bounds the operations of a transaction (contract T1). 0: 128.
+	// MaxTxnOps bounds the operations of a transaction (etcd/T1). 0: 128.
 	MaxTxnOps int
 	// MaxConcurrentStreams bounds the streams of one connection. etcd has no
 	// bound, which invites rapid-reset floods (CVE-2023-44487). 0: 16,384,
 	// more than any client uses; a watch is one stream for many watchers.
 	MaxConcurrentStreams uint32
-	// KeepaliveMinTime, KeepaliveInterval and KeepaliveTimeout: contract X10.
+	// KeepaliveMinTime, KeepaliveInterval and KeepaliveTimeout: etcd/X10.
 	// 0: 5 s, 2 h, 20 s.
 	KeepaliveMinTime, KeepaliveInterval, KeepaliveTimeout time.Duration
 	// RequestTimeout bounds a health check; the router has its own copy. 0: 7 s.
 	RequestTimeout time.Duration
 	// ElectionTimeout paces the watch over streams that require a leader
-	// (contract X1). 0: 1 s.
+	// (etcd/X1). 0: 1 s.
 	ElectionTimeout time.Duration
 	// QuotaBytes is the quota that Status and the metrics report; Storage
 	// enforces it. 0: there is none, and the metric is left out, for etcd's
 	// alerts divide by it.
 	QuotaBytes int64
 	// SlowRequest is the duration above which a unary request is logged
-	// (contract X11). 0: 300 ms.
+	// (etcd/X11). 0: 300 ms.
 	SlowRequest time.Duration
 	// HeaderTimeout bounds the wait for the first bytes of a connection and for
 	// the header of an HTTP request. 0: 10 s.

@@ -16,20 +16,20 @@ import (
 // Errors of the services themselves.
 var (
 	// errRequestTooLarge: the request as etcd would log it exceeds
-	// max-request-bytes (contract X7).
+	// max-request-bytes (etcd/X7).
 	errRequestTooLarge = errors.New("proxy: request is too large")
-	// errNoLeader: this node knows no leader of the meta group (contract X1).
+	// errNoLeader: this node knows no leader of the meta group (etcd/X1).
 	errNoLeader = errors.New("proxy: no leader")
-	// errClientAPIVersion: the client's version is not valid UTF-8 (X2).
+	// errClientAPIVersion: the client's version is not valid UTF-8 (etcd/X2).
 	errClientAPIVersion = errors.New("proxy: invalid client api version")
 )
 
 // errTooManyRequests is Unknown on the wire: etcd maps it to an error without a
-// code (contract E3).
+// code (etcd/E3).
 var errTooManyRequests = status.Error(codes.Unknown, rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests))
 
 // errorTable is the one place where our errors become etcd's: code and text are
-// what clients match on (contract 1.2). The first row that errors.Is accepts
+// what clients match on. The first row that errors.Is accepts
 // counts.
 var errorTable = []struct{ ours, etcd error }{
 	{mvcc.ErrEmptyKey, rpctypes.ErrGRPCEmptyKey},
@@ -59,8 +59,8 @@ var errorTable = []struct{ ours, etcd error }{
 }
 
 // toGRPC returns the error that a client of etcd would see. What is a gRPC
-// status already, or the end of the client's context (contract E2), passes; what
-// the table does not know is Unknown with its text (contract E4).
+// status already, or the end of the client's context (etcd/E2), passes; what
+// the table does not know is Unknown with its text (etcd/E4).
 func toGRPC(err error) error {
 	switch {
 	case err == nil:

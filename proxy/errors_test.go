@@ -15,7 +15,7 @@ import (
 )
 
 // TestErrorsAreEtcdsOnTheWire holds every error that the layers below give
-// against the code and the text that etcd's clients match on (contract 1.2).
+// against the code and the text that etcd's clients match on.
 func TestErrorsAreEtcdsOnTheWire(t *testing.T) {
 	kind := func(k router.ErrorKind) error { return &router.RangeError{Kind: k, RangeID: 3} }
 	for _, c := range []struct {
@@ -37,7 +37,7 @@ func TestErrorsAreEtcdsOnTheWire(t *testing.T) {
 		{errNoLeader, codes.Unavailable, "etcdserver: no leader"},
 		{errClientAPIVersion, codes.InvalidArgument, "etcdserver: invalid client api version"},
 		{router.ErrNoSpace, codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded"},
-		{router.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"}, // E3
+		{router.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"}, // etcd/E3
 		{router.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
 		{router.ErrUnknownFate, codes.Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"},
 		{router.ErrCanceled, codes.Canceled, "etcdserver: request canceled"},
@@ -46,9 +46,9 @@ func TestErrorsAreEtcdsOnTheWire(t *testing.T) {
 		{kind(router.Stopped), codes.Unavailable, "etcdserver: server stopped"},
 		{kind(router.NoSpace), codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded"},
 		{kind(router.Busy), codes.Unknown, "etcdserver: too many requests"},
-		{context.Canceled, codes.Canceled, "context canceled"},                          // E2
-		{context.DeadlineExceeded, codes.DeadlineExceeded, "context deadline exceeded"}, // E2
-		{errors.New("a bug"), codes.Unknown, "a bug"},                                   // E4
+		{context.Canceled, codes.Canceled, "context canceled"},                          // etcd/E2
+		{context.DeadlineExceeded, codes.DeadlineExceeded, "context deadline exceeded"}, // etcd/E2
+		{errors.New("a bug"), codes.Unknown, "a bug"},                                   // etcd/E4
 		{errLeases, codes.Unimplemented, "hawser: leases are not supported by this version"},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("wrapped: %w", c.err)} {

@@ -2,7 +2,7 @@ package proxy
 
 import pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-// header fills response headers (contract X5, S12).
+// header fills response headers (etcd/X5, etcd/S12).
 type header struct {
 	clusterID, memberID uint64
 	meta                Meta

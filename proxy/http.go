@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// newHandler returns the HTTP endpoints of the client port (contract 2.2).
+// newHandler returns the HTTP endpoints of the client port.
 func (s *Server) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	s.addHealth(mux)

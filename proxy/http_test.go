@@ -37,7 +37,7 @@ func httpGet(t *testing.T, addr, path string) (int, string, http.Header) {
 	return resp.StatusCode, string(body), resp.Header
 }
 
-// TestHTTPEndpoints: contract 2.2, on the port that gRPC uses.
+// TestHTTPEndpoints: etcd's HTTP endpoints, on the port that gRPC uses.
 func TestHTTPEndpoints(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)
@@ -108,7 +108,7 @@ func TestHTTPEndpoints(t *testing.T) {
 	expect("/readyz?exclude=linearizable_read", 200, "ok\n")
 }
 
-// TestMetricsHaveEtcdsNames: contract 2.5.
+// TestMetricsHaveEtcdsNames: dashboards and alerts read them by name.
 func TestMetricsHaveEtcdsNames(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	fsync := prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: []float64{500e3, 2.5e6, 4e6}})
@@ -195,7 +195,7 @@ func TestTwoServersInOneProcessHaveTheirOwnMetrics(t *testing.T) {
 	}
 }
 
-// TestClientVersionsAreBounded: X2. What clients send as their version is a
+// TestClientVersionsAreBounded: etcd/X2. What clients send as their version is a
 // label, so there is an end to it.
 func TestClientVersionsAreBounded(t *testing.T) {
 	b := newBackend(t, router.Config{})
@@ -232,7 +232,7 @@ func (h holdWatch) Watch(s grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchRes
 	return s.Context().Err()
 }
 
-// TestRequireLeader: X1. Requests that require a leader fail without one; open
+// TestRequireLeader: etcd/X1. Requests that require a leader fail without one; open
 // streams are ended after three election timeouts.
 func TestRequireLeader(t *testing.T) {
 	b := newBackend(t, router.Config{})
@@ -330,7 +330,7 @@ func TestHTTPClientThatDoesNotReadIsDropped(t *testing.T) {
 	}
 }
 
-// TestTooManyPingsEndTheConnection: X10.
+// TestTooManyPingsEndTheConnection: etcd/X10.
 func TestTooManyPingsEndTheConnection(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)

@@ -35,7 +35,7 @@ type calls struct {
 	failures *prometheus.CounterVec
 
 	// leaderStreams are the streams that require a leader, to be cancelled
-	// when there is none for long (contract X1).
+	// when there is none for long (etcd/X1).
 	leaderStreams struct {
 		sync.Mutex
 		cancels map[*leaderStream]struct{}
@@ -110,7 +110,7 @@ func (c *calls) bindMethods(m *Metrics, srv *grpc.Server, extensive bool) {
 // clients choose.
 const maxClientVersions = 64
 
-// versions counts the requests of each client version (contract X2).
+// versions counts the requests of each client version (etcd/X2).
 type versions struct {
 	vec  *prometheus.CounterVec
 	kind string
@@ -146,7 +146,7 @@ func newCalls(m *Metrics, meta Meta, slow time.Duration, logger *zap.Logger) *ca
 	return c
 }
 
-// admit looks at the client's metadata (contract X1, X2). needsLeader: the
+// admit looks at the client's metadata (etcd/X1, etcd/X2). needsLeader: the
 // stream is to end when there is no leader.
 func (c *calls) admit(ctx context.Context, v *versions) (needsLeader bool, err error) {
 	version := "unknown"
@@ -184,7 +184,7 @@ func (c *calls) unaryInterceptor(ctx context.Context, req any, info *grpc.UnaryS
 	return resp, err
 }
 
-// logSlow logs a slow request as etcd does (contract X11), keys but no values.
+// logSlow logs a slow request as etcd does (etcd/X11), keys but no values.
 func (c *calls) logSlow(ctx context.Context, method string, took time.Duration, req, resp any) {
 	remote := "unknown"
 	if p, ok := peer.FromContext(ctx); ok {
@@ -280,7 +280,7 @@ func (s *leaderStream) Context() context.Context { return s.ctx }
 
 // noLeaderTimeouts is the number of election timeouts without a leader after
 // which streams that require one are cancelled; ending them costs clients more
-// than refusing new ones (contract X1).
+// than refusing new ones (etcd/X1).
 const noLeaderTimeouts = 3
 
 // watchLeader looks at the leader once a tick: it counts changes, and cancels

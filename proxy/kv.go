@@ -29,13 +29,13 @@ type kvServer struct {
 	logID uint64
 }
 
-// Errors of RangeStream, without etcd's prefix (contract RS1).
+// Errors of RangeStream, without etcd's prefix (etcd/RS1).
 var (
 	errStreamSort    = status.Error(codes.Unimplemented, "RangeStream does not support custom sort orders")
 	errStreamFilters = status.Error(codes.Unimplemented, "RangeStream does not support revision filters")
 )
 
-// Range reads keys (contract R1-R11).
+// Range reads keys (etcd/R1 to etcd/R11).
 func (s *kvServer) Range(ctx context.Context, r *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
 	defer s.metrics.observeRange(time.Now(), &err)
 	if err := mvcc.CheckRequest(&mvcc.Request{Range: r}, s.limits); err != nil {
@@ -49,7 +49,7 @@ func (s *kvServer) Range(ctx context.Context, r *pb.RangeRequest) (resp *pb.Rang
 	return res.Range, s.attach(res.Range, share)
 }
 
-// RangeStream reads keys in chunks (contract RS1-RS6).
+// RangeStream reads keys in chunks (etcd/RS1 to etcd/RS6).
 func (s *kvServer) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServer) error {
 	if err := mvcc.CheckRequest(&mvcc.Request{Range: r}, s.limits); err != nil {
 		return toGRPC(err)
@@ -69,7 +69,7 @@ func (s *kvServer) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServe
 	return toGRPC(err)
 }
 
-// Put writes a key (contract P1-P5).
+// Put writes a key (etcd/P1 to etcd/P5).
 func (s *kvServer) Put(ctx context.Context, r *pb.PutRequest) (resp *pb.PutResponse, err error) {
 	defer s.metrics.observe(s.metrics.requests.put, time.Now(), &err)
 	// Header, lease and flags of a log entry take less than 128 bytes.
@@ -84,7 +84,7 @@ func (s *kvServer) Put(ctx context.Context, r *pb.PutRequest) (resp *pb.PutRespo
 	return res.Put, s.attach(res.Put, share)
 }
 
-// DeleteRange deletes keys (contract D1, D2).
+// DeleteRange deletes keys (etcd/D1, etcd/D2).
 func (s *kvServer) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (resp *pb.DeleteRangeResponse, err error) {
 	defer s.metrics.observe(s.metrics.requests.deleteRange, time.Now(), &err)
 	large := len(r.Key)+len(r.RangeEnd)+128 > s.maxRequestBytes
@@ -97,7 +97,7 @@ func (s *kvServer) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (r
 	return res.DeleteRange, s.attach(res.DeleteRange, share)
 }
 
-// Txn runs a transaction (contract T1-T12).
+// Txn runs a transaction (etcd/T1 to etcd/T12).
 func (s *kvServer) Txn(ctx context.Context, r *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
 	req := &mvcc.Request{Txn: r}
 	duration := s.metrics.requests.txn
@@ -162,7 +162,7 @@ func isFailedProposal(err error) bool {
 }
 
 // putsSomething reports whether the request has a put in any branch: that is
-// what a full store refuses (contract X12).
+// what a full store refuses (etcd/X12).
 func putsSomething(req *mvcc.Request) bool {
 	return req.Put != nil || req.Txn != nil && txnPuts(req.Txn)
 }
@@ -183,7 +183,7 @@ func txnPuts(t *pb.TxnRequest) bool {
 	return false
 }
 
-// Compact forgets old revisions (contract C1-C3).
+// Compact forgets old revisions (etcd/C1 to etcd/C3).
 func (s *kvServer) Compact(ctx context.Context, r *pb.CompactionRequest) (resp *pb.CompactionResponse, err error) {
 	defer s.metrics.observe(s.metrics.requests.compaction, time.Now(), &err)
 	rev, err := s.router.Compact(ctx, r.Revision)

@@ -33,7 +33,7 @@ func TestKVOverThreeRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := put.Header; h.ClusterId != clusterID || h.MemberId != memberID || h.RaftTerm != 7 || h.Revision != 2 {
-		t.Errorf("header %v (X5, X6)", h)
+		t.Errorf("header %v (etcd/X5, etcd/X6)", h)
 	}
 	txn, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Version("a"), "=", 1)).
 		Then(clientv3.OpPut("c", "2"), clientv3.OpPut("z", "3"), clientv3.OpGet("a")).Commit()
@@ -55,20 +55,20 @@ func TestKVOverThreeRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if del.Deleted != 3 || len(del.PrevKvs) != 3 || del.Header.Revision != 4 {
-		t.Errorf("delete %v (D1, D2)", del)
+		t.Errorf("delete %v (etcd/D1, etcd/D2)", del)
 	}
 	del, err = c.Delete(ctx, "a", clientv3.WithFromKey())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if del.Deleted != 0 || del.Header.Revision != 4 {
-		t.Errorf("a delete of nothing took a revision: %v (D2)", del)
+		t.Errorf("a delete of nothing took a revision: %v (etcd/D2)", del)
 	}
 	if _, err := c.Compact(ctx, 3, clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
 	if b.waited.Load() != 3 {
-		t.Error("physical compaction was not waited for (C2)")
+		t.Error("physical compaction was not waited for (etcd/C2)")
 	}
 	for _, c := range []struct {
 		do   func() error
@@ -88,7 +88,7 @@ func TestKVOverThreeRanges(t *testing.T) {
 	}
 }
 
-// TestRequestSizeLimitIsThatOfEtcdsLogEntry: X7.
+// TestRequestSizeLimitIsThatOfEtcdsLogEntry: etcd/X7.
 func TestRequestSizeLimitIsThatOfEtcdsLogEntry(t *testing.T) {
 	const limit = 1536 * 1024
 	b := newBackend(t, router.Config{})
@@ -122,7 +122,7 @@ func TestRequestSizeLimitIsThatOfEtcdsLogEntry(t *testing.T) {
 	}
 }
 
-// TestMaxTxnOpsIsConfigured: T1.
+// TestMaxTxnOpsIsConfigured: etcd/T1.
 func TestMaxTxnOpsIsConfigured(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b, func(c *Config) { c.MaxTxnOps = 2 })
@@ -136,7 +136,7 @@ func TestMaxTxnOpsIsConfigured(t *testing.T) {
 	}
 }
 
-// TestRangeStreamIsTheRange: RS1-RS5. The chunks together are the answer of
+// TestRangeStreamIsTheRange: etcd/RS1 to etcd/RS5. The chunks together are the answer of
 // Range; header, more and count come with the last one only.
 func TestRangeStreamIsTheRange(t *testing.T) {
 	b := newBackend(t, router.Config{}, "k020", "k05", "k3")
@@ -225,7 +225,7 @@ func TestRangeStreamIsTheRange(t *testing.T) {
 	}
 }
 
-// TestRangeStreamKeepsItsRevision: RS4. What is written between two chunks is
+// TestRangeStreamKeepsItsRevision: etcd/RS4. What is written between two chunks is
 // not in the later one, whether a revision was asked for or not.
 func TestRangeStreamKeepsItsRevision(t *testing.T) {
 	b := newBackend(t, router.Config{}, "k2")
@@ -257,7 +257,7 @@ func TestRangeStreamKeepsItsRevision(t *testing.T) {
 	}
 }
 
-// TestSilentSequencer: X8, E2, R10. Without S linearizable requests time out as
+// TestSilentSequencer: etcd/X8, etcd/E2, etcd/R10. Without S linearizable requests time out as
 // etcd's do, and serializable ones are served.
 func TestSilentSequencer(t *testing.T) {
 	b := newBackend(t, router.Config{RequestTimeout: time.Hour})
@@ -291,7 +291,7 @@ func isStatus(err error, code codes.Code, text string) bool {
 	return s.Code() == code && s.Message() == text
 }
 
-// TestLowSpaceRefusesPutsOnly: X12.
+// TestLowSpaceRefusesPutsOnly: etcd/X12.
 func TestLowSpaceRefusesPutsOnly(t *testing.T) {
 	b := newBackend(t, router.Config{}, "m")
 	_, addr := startServer(t, b)
@@ -324,7 +324,7 @@ func TestLowSpaceRefusesPutsOnly(t *testing.T) {
 	}
 }
 
-// TestGzipIsAccepted: X16.
+// TestGzipIsAccepted: etcd/X16.
 func TestGzipIsAccepted(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)

@@ -34,7 +34,7 @@ func startOn(t *testing.T, s *Server, serve func(net.Listener) error) string {
 	return l.Addr().String()
 }
 
-// TestListenersServeOnlyWhatTheyAreFor: contract 2.2, --listen-client-http-urls
+// TestListenersServeOnlyWhatTheyAreFor: --listen-client-http-urls
 // and --listen-metrics-urls.
 func TestListenersServeOnlyWhatTheyAreFor(t *testing.T) {
 	b := newBackend(t, router.Config{})
@@ -78,7 +78,7 @@ func TestListenersServeOnlyWhatTheyAreFor(t *testing.T) {
 	}
 }
 
-// TestExtensiveMetricsHaveLatencies: contract 2.5, --metrics.
+// TestExtensiveMetricsHaveLatencies: --metrics.
 func TestExtensiveMetricsHaveLatencies(t *testing.T) {
 	const line = `grpc_server_handling_seconds_count{grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"} 1`
 	for _, extensive := range []bool{false, true} {

@@ -13,7 +13,7 @@ import (
 )
 
 // maintenanceServer is etcd's Maintenance service. What describes the one Raft
-// group of an etcd cluster describes the meta group here (contract S10): the
+// group of an etcd cluster describes the meta group here (etcd/S10): the
 // values are those of a real group and only grow.
 type maintenanceServer struct {
 	pb.UnsafeMaintenanceServer
@@ -27,7 +27,7 @@ type maintenanceServer struct {
 	logger     *zap.Logger
 }
 
-// Status describes this member (contract MA2). It needs no quorum.
+// Status describes this member (etcd/MA2). It needs no quorum.
 func (s *maintenanceServer) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
 	committed, applied := s.meta.Indexes()
 	size, inUse := s.storage.Size()
@@ -68,7 +68,7 @@ func alarms(storage Storage, memberID uint64) (on []*pb.AlarmMember) {
 	return on
 }
 
-// Alarm lists the alarms (contract MA1). They follow the disk and are not set
+// Alarm lists the alarms (etcd/MA1). They follow the disk and are not set
 // or cleared by hand; deactivating what is not active is nothing, as in etcd.
 func (s *maintenanceServer) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	active := alarms(s.storage, s.memberID)
@@ -97,7 +97,7 @@ func (s *maintenanceServer) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.
 	return resp, nil
 }
 
-// HashKV hashes the keyspace at a revision (contract MA4).
+// HashKV hashes the keyspace at a revision (etcd/MA4).
 func (s *maintenanceServer) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
 	defer observeSince(s.metrics.hashSeconds, time.Now())
 	h, err := s.router.HashKV(ctx, r.Revision)
@@ -126,7 +126,7 @@ func (s *maintenanceServer) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.Ha
 }
 
 // Defragment compacts the engine's key space; unlike etcd's it stalls nobody.
-// The response has no header (contract MA3).
+// The response has no header (etcd/MA3).
 func (s *maintenanceServer) Defragment(ctx context.Context, _ *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
 	start := time.Now()
 	s.metrics.defragInflight.Inc()

@@ -12,7 +12,7 @@ import (
 
 // Metrics are the metrics of one server, in a registry of its own: several
 // servers in one process do not share any. Names, types and labels are etcd's
-// where the thing exists here (contract 2.5); what is ours begins with hawser_.
+// where the thing exists here; what is ours begins with hawser_.
 //
 // Everything on the path of a request is bound beforehand: counting costs an
 // atomic addition and allocates nothing.

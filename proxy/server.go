@@ -14,7 +14,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/encoding/gzip" // accepted when a client asks for it (contract X16)
+	_ "google.golang.org/grpc/encoding/gzip" // accepted when a client asks for it (etcd/X16)
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-kv/hawser/proxy/router"
 )
 
-// TestStatusIsThatOfTheMetaGroup: MA2, S10.
+// TestStatusIsThatOfTheMetaGroup: etcd/MA2, etcd/S10.
 func TestStatusIsThatOfTheMetaGroup(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)
@@ -42,7 +42,7 @@ func TestStatusIsThatOfTheMetaGroup(t *testing.T) {
 	}
 }
 
-// TestMemberListHasNoRevision: X5, M4.
+// TestMemberListHasNoRevision: etcd/X5, etcd/M4.
 func TestMemberListHasNoRevision(t *testing.T) {
 	b := newBackend(t, router.Config{})
 	_, addr := startServer(t, b)
@@ -58,7 +58,7 @@ func TestMemberListHasNoRevision(t *testing.T) {
 	}
 }
 
-func TestHashKVNamesItsRevisions(t *testing.T) { // MA4
+func TestHashKVNamesItsRevisions(t *testing.T) { // etcd/MA4
 	b := newBackend(t, router.Config{}, "m")
 	_, addr := startServer(t, b)
 	c := newClient(t, addr)

@@ -54,7 +54,7 @@ type authServer struct {
 }
 
 // AuthStatus says that authentication is off, at the auth revision of a server
-// that never had any (contract A6).
+// that never had any (etcd/A6).
 func (s authServer) AuthStatus(context.Context, *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
 	resp := &pb.AuthStatusResponse{Header: &pb.ResponseHeader{}, Enabled: false, AuthRevision: 1}
 	s.hdr.fill(resp.Header)

@@ -27,7 +27,7 @@ type WatchConfig struct {
 	// FillHeader completes a header that has its revision.
 	FillHeader func(*pb.ResponseHeader)
 	// FragmentBytes is the size from which a response is split for a watcher
-	// that asked for fragments (W14).
+	// that asked for fragments (etcd/W14).
 	FragmentBytes int
 	// Responses bounds the memory of large responses. nil: there is no bound.
 	Responses *router.Responses
@@ -89,7 +89,7 @@ func (s *watchServer) receive(ctx context.Context, stream grpc.BidiStreamingServ
 			return err
 		}
 		if !known(req) {
-			continue // an unknown or empty request is ignored (W1)
+			continue // an unknown or empty request is ignored (etcd/W1)
 		}
 		revision, compacted, err := s.cfg.Current(ctx)
 		if err != nil {
@@ -187,7 +187,7 @@ func (s *watchServer) sendWhole(ctx context.Context, wr *pb.WatchResponse, send 
 }
 
 // sendFragments sends a response in pieces below limit bytes, except that a
-// piece holds one event at least (W14).
+// piece holds one event at least (etcd/W14).
 func sendFragments(wr *pb.WatchResponse, limit int, send func(*pb.WatchResponse) error) error {
 	if len(wr.Events) < 2 || proto.Size(wr) < limit {
 		return send(wr)

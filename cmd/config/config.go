@@ -130,9 +130,9 @@ type Config struct {
 	QuotaBackendBytes int64
 	// Shards is how many workers the ranges are spread over; see DefaultShards.
 	Shards int
-	// MaxTxnOps bounds the operations of a transaction, per list (contract T1).
+	// MaxTxnOps bounds the operations of a transaction, per list (etcd/T1).
 	MaxTxnOps int
-	// MaxRequestBytes bounds a request as it is stored (contract X7).
+	// MaxRequestBytes bounds a request as it is stored (etcd/X7).
 	MaxRequestBytes int
 	// MaxResponseBytes bounds the memory that large responses hold together. etcd
 	// has no such bound.
@@ -141,7 +141,7 @@ type Config struct {
 	MaxConcurrentStreams uint32
 
 	// GRPCKeepAliveMinTime is the shortest interval of pings that a client is
-	// allowed (contract X10).
+	// allowed (etcd/X10).
 	GRPCKeepAliveMinTime time.Duration
 	// GRPCKeepAliveInterval is how long a connection may be silent before the
 	// server pings it; Disabled: never.

@@ -80,7 +80,7 @@ func (v *textValue) Type() string {
 // With a config file, given by flag or ETCD_CONFIG_FILE, nothing else counts,
 // as in etcd. Without, a variable counts where its flag is not given; both
 // given is an error, because one of the two is not what the operator believes
-// (contract 2.4).
+// (the flags of etcd's help).
 func (s *Source) Load(environ []string) (Config, []string, error) {
 	env := make(map[string]string)
 	for _, kv := range environ {

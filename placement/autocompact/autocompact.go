@@ -1,5 +1,5 @@
 // Package autocompact decides when to compact the keyspace without being
-// asked, by etcd's two rules (contract C5). It reads no clock: its driver
+// asked, by etcd's two rules (etcd/C5). It reads no clock: its driver
 // observes the revision at each Interval.
 package autocompact
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestPeriodicKeepsTheWindow writes one revision a minute: C5's periodic mode
+// TestPeriodicKeepsTheWindow writes one revision a minute: etcd/C5's periodic mode
 // compacts every min(window, 1 h) at what was current a window ago.
 func TestPeriodicKeepsTheWindow(t *testing.T) {
 	for _, c := range []struct {

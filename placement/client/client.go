@@ -235,7 +235,7 @@ func (c *Client) Split(key []byte, done func(*placementpb.SplitResult, error)) {
 	}, func(m *placementpb.FromSequencer, err error) { done(m.GetSplit(), err) })
 }
 
-// Compact asks S to raise the compacted revision (R9, contract C1).
+// Compact asks S to raise the compacted revision (R9, etcd/C1).
 func (c *Client) Compact(rev int64, done func(*placementpb.CompactResult, error)) {
 	c.call(false, func(id uint64) *placementpb.ToSequencer {
 		return &placementpb.ToSequencer{Body: &placementpb.ToSequencer_Compact{

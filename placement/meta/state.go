@@ -18,11 +18,11 @@ import (
 )
 
 // FirstRevision is the revision of an empty keyspace; the first write gets the
-// one after it, as in etcd (contract X6).
+// one after it, as in etcd (etcd/X6).
 const FirstRevision int64 = 1
 
 // NeverCompacted is the compacted revision before the first compaction, as in
-// etcd (contract X6).
+// etcd (etcd/X6).
 const NeverCompacted int64 = -1
 
 // State is the applied state of the meta group. It is not safe for concurrent

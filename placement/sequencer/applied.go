@@ -100,7 +100,7 @@ func (s *Sequencer) Applied(index uint64, cmd *placementpb.MetaCommand) {
 	case *placementpb.MetaCommand_Compact:
 		s.committedCompacted = c.Compact.Revision
 		s.changeSeq++
-		// All nodes hear of it before the client does (contract S8).
+		// All nodes hear of it before the client does (etcd/S8).
 		s.cutNow = true
 		m := s.to(p.node)
 		m.Session = p.session

@@ -119,7 +119,7 @@ func (s *Sequencer) tickSplits() {
 	}
 }
 
-// compact raises the compacted revision (contract C1). "Compacted" and "future"
+// compact raises the compacted revision (etcd/C1). "Compacted" and "future"
 // are decided here only, so a refusal must come from an S that still leads.
 func (s *Sequencer) compact(n *node, c *placementpb.CompactRequest) {
 	switch {

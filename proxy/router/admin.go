@@ -56,7 +56,7 @@ func (o *ask[T]) start() {
 
 func (o *ask[T]) cancel() { o.ended.Store(true) }
 
-// Compact forgets the revisions below rev (contract C1) and returns the current
+// Compact forgets the revisions below rev (etcd/C1) and returns the current
 // revision. mvcc.ErrCompacted, mvcc.ErrFutureRev.
 func (r *Router) Compact(ctx context.Context, rev int64) (int64, error) {
 	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.CompactResult, error)) func() {

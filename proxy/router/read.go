@@ -17,7 +17,7 @@ type Exec func(f func())
 // Point is where a read stands: R and the compacted revision as S says them (or
 // the node's newest satisfied cut), and the revision that is read.
 type Point struct {
-	// Revision is R, what the response header says (contract R4).
+	// Revision is R, what the response header says (etcd/R4).
 	Revision int64
 	// Compacted is the compacted revision, -1 while nothing was compacted.
 	Compacted int64
@@ -26,7 +26,7 @@ type Point struct {
 }
 
 // resolve says which revision a read that asks for rev gets: 0 and below mean
-// the current one (contract R3).
+// the current one (etcd/R3).
 func (p *Point) resolve(rev int64) (int64, error) {
 	switch {
 	case rev <= 0:
@@ -244,7 +244,7 @@ func (o *read) answered(attempt int, a *placementpb.QueryAnswer, err error) {
 }
 
 // compactedOf returns etcd's form of the compacted revision: -1 while nothing
-// was compacted (contract X6); 0 is a compaction like any other.
+// was compacted (etcd/X6); 0 is a compaction like any other.
 func compactedOf(rev int64) int64 { return max(rev, -1) }
 
 func (o *read) await(attempt int) {

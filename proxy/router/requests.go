@@ -72,7 +72,7 @@ func (r *Router) Do(ctx context.Context, req *mvcc.Request) (*mvcc.Result, error
 	return res, err
 }
 
-// Range reads (contract R1-R10). header.revision is R, also when an older
+// Range reads (etcd/R1 to etcd/R10). header.revision is R, also when an older
 // revision was asked for. mvcc.ErrFutureRev, mvcc.ErrCompacted.
 func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
 	res, err := r.Do(ctx, &mvcc.Request{Range: req})
@@ -102,7 +102,7 @@ func planRange(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	}
 }
 
-// planTxn evaluates a transaction that only reads, at one R (contract T10).
+// planTxn evaluates a transaction that only reads, at one R (etcd/T10).
 func (r *Router) planTxn(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	return readPlan{
 		spans: req.Spans(), serializable: req.IsSerializable(), share: share,
@@ -167,8 +167,8 @@ type Hash struct {
 	Revision, HashRevision, Compacted int64
 }
 
-// HashKV hashes the whole keyspace at rev, 0: the current revision (contract
-// MA4). mvcc.ErrFutureRev, mvcc.ErrCompacted.
+// HashKV hashes the whole keyspace at rev, 0: the current revision
+// (etcd/MA4). mvcc.ErrFutureRev, mvcc.ErrCompacted.
 func (r *Router) HashKV(ctx context.Context, rev int64) (Hash, error) {
 	var h Hash
 	err := r.readAt(ctx, readPlan{

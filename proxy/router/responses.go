@@ -20,7 +20,7 @@ const (
 	// rowBytes is what a row takes beside key and value: its struct, and its place
 	// in the list.
 	rowBytes = 192
-	// maxMessageBytes is the largest message that gRPC sends (contract X7).
+	// maxMessageBytes is the largest message that gRPC sends (etcd/X7).
 	maxMessageBytes = math.MaxInt32
 	// MinResponseBytes is the least limit of Responses: a few responses to requests
 	// of the usual size.

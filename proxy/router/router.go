@@ -40,11 +40,11 @@ type Config struct {
 	// After calls f once, d from now, unless stopped before. nil:
 	// time.AfterFunc.
 	After func(d time.Duration, f func()) (stop func())
-	// RequestTimeout ends a request on the server's side (contract X8). 0:
+	// RequestTimeout ends a request on the server's side (etcd/X8). 0:
 	// 7 s, etcd's default of 5 s + 2 election timeouts.
 	RequestTimeout time.Duration
 	// MaxPending bounds the requests under way; above it the answer is
-	// ErrTooManyRequests (contract X9). Each costs a few kilobytes. 0: 20,000.
+	// ErrTooManyRequests (etcd/X9). Each costs a few kilobytes. 0: 20,000.
 	MaxPending int64
 	// MaxHeldBytes bounds the writes that ranges and S hold, in bytes of
 	// requests: what they were sent and have not answered, though its client

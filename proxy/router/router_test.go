@@ -364,7 +364,7 @@ func TestWriteThatIsTooWideForTheLeader(t *testing.T) {
 }
 
 // An explicit revision inside a transaction counts only in the branch that is
-// taken, and is judged by S (T6).
+// taken, and is judged by S (etcd/T6).
 func TestExplicitRevisionsInTransactions(t *testing.T) {
 	op := func(rev int64) []*pb.RequestOp {
 		return []*pb.RequestOp{
@@ -543,7 +543,7 @@ func TestCutThatDoesNotTileIsNotTaken(t *testing.T) {
 }
 
 // The waiting of a caller ends with its context, the request timeout, or the
-// router, whichever comes first; a write is told as etcd tells it (X8, E2).
+// router, whichever comes first; a write is told as etcd tells it (etcd/X8, etcd/E2).
 func TestWaitingEnds(t *testing.T) {
 	w := newWorld(t, 1)
 	w.silent = true
@@ -573,7 +573,7 @@ func TestWaitingEnds(t *testing.T) {
 	}
 	w.router.pending.Add(1)
 	if _, err := w.router.Range(t.Context(), get("a", "").Range); !errors.Is(err, ErrTooManyRequests) {
-		t.Errorf("too many: %v (X9)", err)
+		t.Errorf("too many: %v (etcd/X9)", err)
 	}
 	w.router.pending.Add(-1)
 	w.router.Stop()

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// firstChunkKeys is the number of keys in the first chunk of a stream (RS3).
+	// firstChunkKeys is the number of keys in the first chunk of a stream (etcd/RS3).
 	firstChunkKeys = 10
 	// segmentRanges bounds how many ranges one query of a stream names: a chunk
 	// seldom needs more, and a keyspace of 10,000 ranges is not asked about for
@@ -22,7 +22,7 @@ const (
 	segmentRanges = 64
 )
 
-// RangeStream reads in chunks (contract RS1-RS5): each of about chunkBytes, the
+// RangeStream reads in chunks (etcd/RS1 to etcd/RS5): each of about chunkBytes, the
 // number of keys doubling or halving towards it, and never more than twice it
 // but for one key. All chunks are read at one revision; header, more and count
 // come with the last. What is asked has neither custom sort nor filters. An

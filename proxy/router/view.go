@@ -9,7 +9,7 @@ import (
 )
 
 // evaluate evaluates a transaction or write on the view of a point. Explicit
-// revisions of its ranges are judged by what S said (contract T6), never by
+// revisions of its ranges are judged by what S said (etcd/T6), never by
 // what a range has. errAskAgain when one was forgotten under way.
 func evaluate(p Point, v mvcc.View, req *mvcc.Request, env mvcc.Env) (*mvcc.Result, error) {
 	env.Current, env.Compacted = p.Revision, p.Compacted
@@ -63,7 +63,7 @@ func (n *notingView) note(err error) {
 }
 
 // allows is the check of an explicit revision inside a transaction, as
-// mvcc.Evaluate does it on the branch that is taken (T6): only 0 means the
+// mvcc.Evaluate does it on the branch that is taken (etcd/T6): only 0 means the
 // current state. A negative one is compacted, but for -1 while nothing was.
 func (p *Point) allows(rev int64) error {
 	switch {

@@ -90,7 +90,7 @@ func (w *waiter) take() (f func()) {
 
 // wait runs one request and waits for it on the caller's goroutine. start
 // begins it and returns how to leave it. isWrite chooses how the client's
-// leaving is told: etcd passes the context's own error through for a read (E2)
+// leaving is told: etcd passes the context's own error through for a read (etcd/E2)
 // and gives ErrCanceled or ErrTimeout for a write.
 func wait[T any](ctx context.Context, r *Router, isWrite bool, start func(exec Exec, done func(T, error)) (cancel func())) (T, error) {
 	var (

@@ -302,7 +302,7 @@ func (o *write) startRead(rd *read) {
 	rd.begin()
 }
 
-// checkRevisions asks S for the bounds of the explicit revisions (T6). In
+// checkRevisions asks S for the bounds of the explicit revisions (etcd/T6). In
 // bounds they stay so (a revision that is not in the future never is again, and
 // a compaction meanwhile may be ordered after this request), so the range's
 // leader can evaluate the transaction. Out of bounds they matter only in the

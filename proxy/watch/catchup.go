@@ -256,7 +256,7 @@ func (h *Hub) advance(w *watcher, done int64) {
 		events = events[:n-1] // a fault came in the middle of the revision
 	}
 	if len(events) > 0 {
-		// header.revision of catching up is the current one (W10) as of the
+		// header.revision of catching up is the current one (etcd/W10) as of the
 		// read: what is newer has not been looked for.
 		resp := &Response{WatchID: w.id, Revision: r.upTo, Fragment: w.fragment, prevKV: w.prevKV, events: events}
 		if !w.stream.push(resp, false) {

@@ -47,7 +47,7 @@ func newEvent(e mvcc.Event) *event {
 	return ev
 }
 
-// isCreate says whether the event made a key that was not there (W11).
+// isCreate says whether the event made a key that was not there (etcd/W11).
 func (e *event) isCreate() bool {
 	return !e.delete && e.kv.CreateRevision == e.kv.ModRevision
 }

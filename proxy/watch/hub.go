@@ -9,8 +9,8 @@ import (
 // Hub is the state machine that hands events to watchers: it holds the events
 // that were applied on this node until they may be emitted, and sends each
 // watcher what its frontier allows, in revision order, all events of a
-// revision together, none twice and none left out (revisions.md R6; contract
-// W1 to W18).
+// revision together, none twice and none left out (revisions.md R6;
+// etcd/W1 to etcd/W18).
 //
 // Watchers of the same span form a group, which holds the events of its span from
 // when they were applied until the frontier of the span has reached them. Watchers
@@ -79,7 +79,7 @@ type Limits struct {
 	// with a sixteenth of StreamBytes. Default 256 MiB.
 	QueuedBytes int
 	// CatchUpRevisions bounds the distinct revisions of one catch-up
-	// response. Default 1000, as etcd's (W10).
+	// response. Default 1000, as etcd's (etcd/W10).
 	CatchUpRevisions int
 	// CatchUpBytes bounds the events of one catch-up response, except that
 	// one revision is never cut. Default 1 MiB.

@@ -317,8 +317,8 @@ func TestHotRangeDoesNotStarve(t *testing.T) {
 // TestWatchersGetExactlyTheHistory runs random watchers over random writes,
 // splits, gaps in the revisions, slow streams and small buffers, with reads of
 // history that others join and leave, two at once. Each gets all events of its
-// span from its start on, in order, none twice, revisions whole (W10, W1-W4 of
-// the robustness guarantees), and progress promises what it says (W16).
+// span from its start on, in order, none twice, revisions whole (etcd/W10, history/W1 to
+// history/W4), and progress promises what it says (etcd/W16).
 func TestWatchersGetExactlyTheHistory(t *testing.T) {
 	for seed := range uint64(60) {
 		limits := Limits{}

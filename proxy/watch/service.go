@@ -35,7 +35,7 @@ type Config struct {
 	// History is where watchers that are behind read.
 	History History
 	// ProgressInterval is the time between progress notifications of the
-	// watchers that asked for them (W15). Default 10 minutes.
+	// watchers that asked for them (etcd/W15). Default 10 minutes.
 	ProgressInterval time.Duration
 	// Readers is the number of history reads under way at once. Default 2:
 	// enough to keep a disk busy without taking the CPU from the writers.

@@ -107,7 +107,7 @@ type CreateRequest struct {
 	Current, Compacted int64
 }
 
-// Create makes a watcher, or queues the refusal (W2 to W9). The request may have
+// Create makes a watcher, or queues the refusal (etcd/W2 to etcd/W9). The request may have
 // been on its way when the call ended: a closed stream gets no watcher.
 func (s *Stream) Create(r CreateRequest) {
 	if s.closed {
@@ -175,7 +175,7 @@ func (s *Stream) refuse(current int64, reason string) {
 	s.push(&Response{WatchID: InvalidWatchID, Revision: current, Created: true, Canceled: true, Reason: reason}, true)
 }
 
-// Cancel ends a watcher at its client's wish; an unknown id is ignored (W8).
+// Cancel ends a watcher at its client's wish; an unknown id is ignored (etcd/W8).
 // current is the current revision for the header.
 func (s *Stream) Cancel(id, current int64) {
 	switch w := s.watchers[id]; {
@@ -190,7 +190,7 @@ func (s *Stream) Cancel(id, current int64) {
 }
 
 // RequestProgress asks for a response that promises that everything at or
-// below current has been sent (W16). It is answered when all watchers of the
+// below current has been sent (etcd/W16). It is answered when all watchers of the
 // stream have got there. A stream without watchers, with one that was asked to
 // start in the future, or with one that a compaction ended and its client has
 // not cancelled, gets no answer, as from etcd.
@@ -254,7 +254,7 @@ func (w *watcher) reached(revision int64) bool {
 }
 
 // ProgressTick sends a progress notification to each synced watcher that
-// asked for them and was sent nothing since the tick before (W15). It promises no
+// asked for them and was sent nothing since the tick before (etcd/W15). It promises no
 // less than what the watcher was told before. While the client reads too slowly
 // there is none.
 func (s *Stream) ProgressTick() {
@@ -339,7 +339,7 @@ func (s *Stream) Drained() {
 }
 
 // ReadPrevious makes a PreviousReader of a read at a revision: a version that
-// has been compacted is absent, not an error (W12).
+// has been compacted is absent, not an error (etcd/W12).
 func ReadPrevious(read PreviousReader) PreviousReader {
 	return func(key []byte, revision int64) (*mvccpb.KeyValue, error) {
 		kv, err := read(key, revision)

@@ -225,7 +225,7 @@ func TestWatchersBeforeTheFirstCut(t *testing.T) {
 }
 
 // The header of a response promises nothing that was not sent: a client that
-// resumes after it misses nothing (contract S2), also when the frontier moved on
+// resumes after it misses nothing (etcd/S2), also when the frontier moved on
 // while history was read.
 func TestHeaderOfHistoryIsNotAheadOfWhatWasSent(t *testing.T) {
 	h, history := oneRange(Limits{}, putsOf(1, 2, 10))

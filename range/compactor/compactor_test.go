@@ -60,7 +60,7 @@ func TestNothingIsForgottenAheadOfTheFrontier(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForRemovalIsToldWhenItIsDone covers C2's physical compaction:
+// TestWhoWaitsForRemovalIsToldWhenItIsDone covers etcd/C2's physical compaction:
 // also one that a later compaction overtook, and after a restart in the middle.
 func TestWhoWaitsForRemovalIsToldWhenItIsDone(t *testing.T) {
 	s := &fakeStore{forgotten: 10, steps: 2} // a restart in the middle
@@ -138,7 +138,7 @@ func (s *slowStore) CompactStep(n int) (bool, error) {
 	return s.fakeStore.CompactStep(n)
 }
 
-// TestWritersHaveTwoThirdsOfTheTime covers C4: the pause is the configured one,
+// TestWritersHaveTwoThirdsOfTheTime covers etcd/C4: the pause is the configured one,
 // and longer when steps are slow.
 func TestWritersHaveTwoThirdsOfTheTime(t *testing.T) {
 	for _, c := range []struct{ step, want time.Duration }{
@@ -189,7 +189,7 @@ func (s *longStore) CompactStep(n int) (bool, error) {
 	return done, err
 }
 
-// TestMuchToDoIsSpread covers C4: what there is to do is spread over the time
+// TestMuchToDoIsSpread covers etcd/C4: what there is to do is spread over the time
 // wanted, but neither slower than ten steps a second nor faster than the pause;
 // and it is not if somebody waits for it, or room is short.
 func TestMuchToDoIsSpread(t *testing.T) {

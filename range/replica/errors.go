@@ -13,9 +13,9 @@ var (
 	// ErrDropped: the request was given up before it was proposed (the
 	// registration with the sequencer ended, or it waited too long). Ask again.
 	ErrDropped = errors.New("replica: request dropped, nothing was applied")
-	// ErrTooManyRequests: the queue of the range is full (X9).
+	// ErrTooManyRequests: the queue of the range is full (etcd/X9).
 	ErrTooManyRequests = errors.New("replica: too many requests")
-	// ErrNoSpace: the disk is nearly full, or the NOSPACE alarm is on (X12).
+	// ErrNoSpace: the disk is nearly full, or the NOSPACE alarm is on (etcd/X12).
 	ErrNoSpace = errors.New("replica: no space")
 	// ErrLeaseNotFound: a put names a lease that does not exist (R8).
 	ErrLeaseNotFound = errors.New("replica: requested lease not found")

@@ -4,7 +4,7 @@ package replica
 type Limits struct {
 	// MaxQueued is how many writes and latches may wait or be on their way at
 	// once; more are refused with ErrTooManyRequests. Default 5000, as etcd
-	// (X9).
+	// (etcd/X9).
 	MaxQueued int
 	// MaxQueuedBytes bounds the same in bytes of requests. Default 64 MiB.
 	MaxQueuedBytes int

@@ -202,7 +202,7 @@ func (q *request) epoch() uint64 {
 }
 
 // addsData reports that the request has a put somewhere, which a full disk
-// refuses while deletes go on (X12).
+// refuses while deletes go on (etcd/X12).
 func addsData(r *mvcc.Request) bool {
 	return r.Put != nil || r.Txn != nil && txnAddsData(r.Txn)
 }

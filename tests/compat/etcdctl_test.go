@@ -13,7 +13,7 @@ import (
 // ctlFormats are the values of --write-out.
 var ctlFormats = []string{"simple", "json", "table", "fields", "protobuf"}
 
-// ctlScript are commands whose output is the same from a real etcd and from Hawser, run in this order for each format (contract 2.6).
+// ctlScript are commands whose output is the same from a real etcd and from Hawser, run in this order for each format.
 // @REV@ is replaced by the revision before the script.
 var ctlScript = []ctlCommand{
 	{args: []string{"put", "ctl/a", "1"}},

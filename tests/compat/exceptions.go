@@ -60,7 +60,7 @@ func keepLease(request, a, b proto.Message) {
 	}
 }
 
-// mayBeStale tells whether a request allows an answer that is older than the newest state (R10, T10), which D2 is about.
+// mayBeStale tells whether a request allows an answer that is older than the newest state (etcd/R10, etcd/T10), which D2 is about.
 func mayBeStale(request proto.Message) bool {
 	switch request := request.(type) {
 	case *pb.RangeRequest:

@@ -282,7 +282,7 @@ func (g *Generator) lease() int64 {
 	return oneOf[int64](g, 1, 42, -1, math.MaxInt64)
 }
 
-// maxRequestBytes is the default of --max-request-bytes (X7). Near it the answer depends on the width of a server's ids.
+// maxRequestBytes is the default of --max-request-bytes (etcd/X7). Near it the answer depends on the width of a server's ids.
 const maxRequestBytes = 3 << 19
 
 func (g *Generator) putRequest(s *State) *pb.PutRequest {

@@ -7,7 +7,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// manyRevisions is more than the revisions that etcd puts into one catch-up response (W10).
+// manyRevisions is more than the revisions that etcd puts into one catch-up response (etcd/W10).
 const manyRevisions = 1100
 
 // makeScript makes steps that chance alone would hardly put in a row.
@@ -28,7 +28,7 @@ func (g *Generator) makeScript(s *State) []Op {
 		}
 		return append(script, watch("k/", "k0", s.Revision+1, false), watch("k/00", "k/01", s.Revision+2, true))
 	case g.chance(2):
-		// History that must be sent in fragments, to those who asked (W14).
+		// History that must be sent in fragments, to those who asked (etcd/W14).
 		var script []Op
 		for n := range bigValueKeys {
 			script = append(script, put(fmt.Sprintf("v/%d", n), bytes.Repeat([]byte{byte('a' + g.rng.IntN(20))}, 1<<20), false))
@@ -36,7 +36,7 @@ func (g *Generator) makeScript(s *State) []Op {
 		return append(script, watch("v/", "v0", s.Revision+1, true), watch("v/", "v0", s.Revision+1, false),
 			Op{Kind: RangeStream, Request: &pb.RangeRequest{Key: []byte("v/"), RangeEnd: []byte("v0")}})
 	default:
-		// The last change of a key before the compacted revision is a delete, or is at it (C3): what is left, and what is its hash?
+		// The last change of a key before the compacted revision is a delete, or is at it (etcd/C3): what is left, and what is its hash?
 		key := denseKey(g.rng.IntN(20))
 		remove := Op{Kind: DeleteRange, Request: &pb.DeleteRangeRequest{Key: []byte(key)}}
 		compact := Op{Kind: Compact, Request: &pb.CompactionRequest{Revision: s.Revision + oneOf[int64](g, 1, 2, 3), Physical: true}}

@@ -11,7 +11,7 @@ import (
 // maxTxnDepth bounds the nesting of generated transactions.
 const maxTxnDepth = 3
 
-// maxTxnOps is the default of --max-txn-ops (T1).
+// maxTxnOps is the default of --max-txn-ops (etcd/T1).
 const maxTxnOps = 128
 
 func (g *Generator) txnRequest(s *State) *pb.TxnRequest {
@@ -107,7 +107,7 @@ func (g *Generator) txnOp(s *State, depth int, used map[string]bool) *pb.Request
 		}
 		return txnOp(g.txn(s, depth-1, used))
 	default:
-		return &pb.RequestOp{} // T2: the oneof is missing.
+		return &pb.RequestOp{} // etcd/T2: the oneof is missing.
 	}
 }
 
@@ -144,18 +144,18 @@ func (g *Generator) cornerTxn(s *State) *pb.TxnRequest {
 		return &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}, PrevKv: true}), put, get(0)}}
 	case 3:
 		return &pb.TxnRequest{Success: []*pb.RequestOp{put, get(0), deleteOp(&pb.DeleteRangeRequest{Key: key, RangeEnd: []byte{0}}), get(0)}}
-	case 4: // T5: the nested compare sees the state before the outer put.
+	case 4: // etcd/T5: the nested compare sees the state before the outer put.
 		return &pb.TxnRequest{Success: []*pb.RequestOp{put, txnOp(&pb.TxnRequest{Compare: []*pb.Compare{exists},
 			Success: []*pb.RequestOp{get(0)}, Failure: []*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: key, CountOnly: true})}})}}
-	case 5: // T6: revisions inside.
+	case 5: // etcd/T6: revisions inside.
 		return &pb.TxnRequest{Success: []*pb.RequestOp{put, get(s.Revision), get(s.Revision - 1), get(0)}}
 	case 6:
 		return &pb.TxnRequest{Success: []*pb.RequestOp{put, get(oneOf(g, s.Revision+1, s.Compacted, s.Compacted-1, -1))}}
-	case 7: // T4: a value that is not there is never equal and never unequal.
+	case 7: // etcd/T4: a value that is not there is never equal and never unequal.
 		missing := append(slices.Clone(key), "missing"...)
 		return &pb.TxnRequest{Compare: []*pb.Compare{{Key: missing, Target: pb.Compare_VALUE, Result: oneOf(g, pb.Compare_EQUAL, pb.Compare_NOT_EQUAL, pb.Compare_LESS)}},
 			Success: []*pb.RequestOp{put}, Failure: []*pb.RequestOp{remove}}
-	case 8: // T3: the same key in both branches of a nested transaction.
+	case 8: // etcd/T3: the same key in both branches of a nested transaction.
 		return &pb.TxnRequest{Success: []*pb.RequestOp{txnOp(&pb.TxnRequest{Compare: []*pb.Compare{exists}, Success: []*pb.RequestOp{put}, Failure: []*pb.RequestOp{put}})}}
 	case 9: // The whole keyspace has to fulfil it.
 		return &pb.TxnRequest{Compare: []*pb.Compare{{Key: []byte{0}, RangeEnd: []byte{0}, Target: pb.Compare_CREATE, Result: pb.Compare_LESS,
@@ -165,7 +165,7 @@ func (g *Generator) cornerTxn(s *State) *pb.TxnRequest {
 	}
 }
 
-// wideTxn makes a transaction with about as many operations as are allowed, the limit shared with a nested one at times (T1).
+// wideTxn makes a transaction with about as many operations as are allowed, the limit shared with a nested one at times (etcd/T1).
 func (g *Generator) wideTxn(s *State) *pb.TxnRequest {
 	n := maxTxnOps - 1 + g.rng.IntN(3)
 	r := &pb.TxnRequest{}
@@ -199,7 +199,7 @@ func (g *Generator) wideTxn(s *State) *pb.TxnRequest {
 	return r
 }
 
-// readTxn makes a transaction that only reads (T10), at times one that may be served locally.
+// readTxn makes a transaction that only reads (etcd/T10), at times one that may be served locally.
 func (g *Generator) readTxn(s *State) *pb.TxnRequest {
 	r := &pb.TxnRequest{}
 	if g.chance(2) {

@@ -19,7 +19,7 @@ var etcdVersion = regexp.MustCompile(`^3\.7\.[0-9]+$`)
 var storageVersion = regexp.MustCompile(`^3\.[57]\.0$`)
 
 // mask returns a copy of a response in which everything that is local to a server is masked: the ids and the Raft term of every
-// header, also of those nested in a Txn, and what the contract calls local in Status and MemberList (S10, MA2, M4).
+// header, also of those nested in a Txn, and what is local in Status and MemberList (etcd/S10, etcd/MA2, etcd/M4).
 func mask(response proto.Message) proto.Message {
 	if response == nil {
 		return nil

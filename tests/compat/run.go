@@ -277,7 +277,7 @@ func isOlder(a, b *answer) bool {
 	return a.code == codes.OK && b.code == codes.OK && headerRevision(b.message) < headerRevision(a.message)
 }
 
-// checkHeaders checks that a server's ids in its headers never change (X5).
+// checkHeaders checks that a server's ids in its headers never change (etcd/X5).
 func (r *Runner) checkHeaders(answers ...*answer) *Difference {
 	for i, answer := range answers {
 		header := headerOf(answer.message)
@@ -289,7 +289,7 @@ func (r *Runner) checkHeaders(answers ...*answer) *Difference {
 			r.ids[i] = now
 		}
 		if r.ids[i] != now || now.cluster == 0 || now.member == 0 || header.RaftTerm == 0 {
-			return &Difference{What: "X5: ids in the header are zero or changed", A: answers[0].String(), B: answers[1].String()}
+			return &Difference{What: "etcd/X5: ids in the header are zero or changed", A: answers[0].String(), B: answers[1].String()}
 		}
 	}
 	return nil

@@ -118,7 +118,7 @@ func (s *side) call(ctx context.Context, op Op) *answer {
 	panic(fmt.Sprintf("compat: no call for step %s", op))
 }
 
-// rangeStream merges the chunks of a stream and checks the rules for chunks (RS2, RS3). Where chunks are cut is the server's choice.
+// rangeStream merges the chunks of a stream and checks the rules for chunks (etcd/RS2, etcd/RS3). Where chunks are cut is the server's choice.
 func (s *side) rangeStream(ctx context.Context, request *pb.RangeRequest) *answer {
 	stream, err := s.kv.RangeStream(ctx, request)
 	if err != nil {

@@ -109,7 +109,7 @@ type watcher struct {
 	from int64
 	// want counts the events that both servers owe since the last comparison.
 	want int
-	// wantCompacted: it starts below the compacted revision, so a cancellation is owed (W9).
+	// wantCompacted: it starts below the compacted revision, so a cancellation is owed (etcd/W9).
 	wantCompacted bool
 	// catchingUp: history was owed since the last comparison, and how that is grouped is not compared.
 	catchingUp bool
@@ -127,7 +127,7 @@ func (w *watcher) wants(e event) bool {
 	return !slices.Contains(w.request.Filters, drop)
 }
 
-// inSpan tells whether a key lies in the interval of a watch request (W2).
+// inSpan tells whether a key lies in the interval of a watch request (etcd/W2).
 func inSpan(key string, start, end []byte) bool {
 	if len(start) == 0 {
 		start = []byte{0}

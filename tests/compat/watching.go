@@ -288,12 +288,12 @@ func (r *Runner) diffWatcher(w *watcher, fromA, fromB []*pb.WatchResponse) []str
 	return lines
 }
 
-// checkGrouping checks what W10 and W14 say of the responses of one watcher, however they are cut.
+// checkGrouping checks what etcd/W10 and etcd/W14 say of the responses of one watcher, however they are cut.
 func checkGrouping(w *watcher, responses []*pb.WatchResponse, current int64) string {
 	last, open := int64(0), false
 	for _, response := range responses {
 		if response.Fragment && !w.request.Fragment {
-			return "W14: sends fragments to a watcher that did not ask"
+			return "etcd/W14: sends fragments to a watcher that did not ask"
 		}
 		if len(response.Events) == 0 {
 			continue
@@ -301,14 +301,14 @@ func checkGrouping(w *watcher, responses []*pb.WatchResponse, current int64) str
 		first, newest := response.Events[0].Kv.ModRevision, response.Events[len(response.Events)-1].Kv.ModRevision
 		switch header := response.Header.GetRevision(); {
 		case first < last || first == last && !open:
-			return fmt.Sprintf("W10: revision %d is split over responses or goes back", first)
+			return fmt.Sprintf("etcd/W10: revision %d is split over responses or goes back", first)
 		case header < newest || header > current:
-			return fmt.Sprintf("W10: header.revision %d with events up to %d, current revision %d", header, newest, current)
+			return fmt.Sprintf("etcd/W10: header.revision %d with events up to %d, current revision %d", header, newest, current)
 		}
 		last, open = newest, response.Fragment
 	}
 	if open {
-		return "W14: the last response says that fragments follow"
+		return "etcd/W14: the last response says that fragments follow"
 	}
 	return ""
 }
@@ -393,11 +393,11 @@ func (r *Runner) doWatch(ctx context.Context, op Op) *Difference {
 	case request.GetProgressRequest() != nil:
 		return r.progressed(ctx, op.Stream, streams)
 	}
-	return r.handled(ctx, streams) // W1: ignored by both.
+	return r.handled(ctx, streams) // etcd/W1: ignored by both.
 }
 
 // handled waits until both servers have handled a request to which there is no answer, so that what comes next cannot overtake it:
-// it sends a create request that is refused at once (W2).
+// it sends a create request that is refused at once (etcd/W2).
 func (r *Runner) handled(ctx context.Context, streams [2]*watchStream) *Difference {
 	refused := createRequest(&pb.WatchCreateRequest{Key: []byte("b"), RangeEnd: []byte("a")})
 	for i, stream := range streams {
@@ -461,7 +461,7 @@ func (r *Runner) newWatcher(number int, request *pb.WatchCreateRequest) *watcher
 	return w
 }
 
-// mayShowProgress tells whether no watcher of a stream is in the way of progress, as those are that wait for a revision to come (W5)
+// mayShowProgress tells whether no watcher of a stream is in the way of progress, as those are that wait for a revision to come (etcd/W5)
 // and, in etcd, those that were cancelled by compaction and not by the client since.
 func (r *Runner) mayShowProgress(number int) bool {
 	for key := range r.watching.cancelled {
@@ -490,7 +490,7 @@ func (r *Runner) endIsUnknowable(w *watcher) bool {
 func (r *Runner) canceled(ctx context.Context, number int, streams [2]*watchStream, id int64) *Difference {
 	key := watcherKey{number, id}
 	if r.watching.watchers[key] == nil && !r.watching.cancelled[key] {
-		return r.handled(ctx, streams) // W8: an unknown id is ignored.
+		return r.handled(ctx, streams) // etcd/W8: an unknown id is ignored.
 	}
 	delete(r.watching.watchers, key)
 	delete(r.watching.cancelled, key)
@@ -498,7 +498,7 @@ func (r *Runner) canceled(ctx context.Context, number int, streams [2]*watchStre
 	return d
 }
 
-// progressed checks the answer to a progress request (W16).
+// progressed checks the answer to a progress request (etcd/W16).
 func (r *Runner) progressed(ctx context.Context, number int, streams [2]*watchStream) *Difference {
 	if !r.progressOwed(number) {
 		return r.handled(ctx, streams)
@@ -521,7 +521,7 @@ func (r *Runner) progressOwed(number int) bool {
 	return false
 }
 
-// progressRepeatInterval is how often an unanswered progress request is repeated: to drop one is legal (W16).
+// progressRepeatInterval is how often an unanswered progress request is repeated: to drop one is legal (etcd/W16).
 const progressRepeatInterval = 20 * time.Millisecond
 
 // awaitProgress waits for progress at a revision, for which a request has been sent. It repeats the request now and then.

@@ -28,7 +28,7 @@ type watchStream struct {
 		created, canceled, progress []*pb.WatchResponse
 		// byWatcher has events, and the cancellation by compaction, by watch id.
 		byWatcher map[int64][]*pb.WatchResponse
-		// announced are the ids for which a created response has arrived (W7).
+		// announced are the ids for which a created response has arrived (etcd/W7).
 		announced map[int64]bool
 		// violation is the first rule broken by the stream itself.
 		violation string
@@ -90,13 +90,13 @@ func (w *watchStream) sortLocked(r *pb.WatchResponse) {
 		delete(w.mu.announced, id)
 	case r.Canceled || len(r.Events) > 0:
 		if !w.mu.announced[id] && w.mu.violation == "" {
-			w.mu.violation = "W7: a response for a watcher that was not announced: " + printMessage(r)
+			w.mu.violation = "etcd/W7: a response for a watcher that was not announced: " + printMessage(r)
 		}
 		w.mu.byWatcher[id] = append(w.mu.byWatcher[id], r)
 	case id == -1:
 		w.mu.progress = append(w.mu.progress, r)
 	default:
-		// A progress notification of one watcher (W15): when it comes is a matter of time.
+		// A progress notification of one watcher (etcd/W15): when it comes is a matter of time.
 	}
 }
 

@@ -155,7 +155,7 @@ func checkGaps(t *testing.T, run *history.Run, lives []life, clients int) (large
 			}
 		}
 		if len(missing) > clients {
-			t.Errorf("revisions %d are missing in a life from %d to %d (K2)", missing, begin, last)
+			t.Errorf("revisions %d are missing in a life from %d to %d (history/K2)", missing, begin, last)
 		}
 		// The step follows the rate: it is at most three times what the life
 		// granted, and four least steps when nothing much was.
@@ -170,7 +170,7 @@ func checkGaps(t *testing.T, run *history.Run, lives []life, clients int) (large
 	}
 	for r := lives[len(lives)-1].first + 1; r <= run.Revision; r++ {
 		if !has[r] {
-			t.Errorf("revision %d is missing in the last life (K2)", r)
+			t.Errorf("revision %d is missing in the last life (history/K2)", r)
 		}
 	}
 	return largest

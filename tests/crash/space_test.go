@@ -54,7 +54,7 @@ func isFull(t *testing.T, address string) bool {
 }
 
 // checkFull checks what a server without space does: it refuses what puts, does
-// everything else, and says so wherever it is asked (contract X12, MA1, MA2).
+// everything else, and says so wherever it is asked (etcd/X12, etcd/MA1, etcd/MA2).
 // Some key "full/..." has to be there.
 func checkFull(t *testing.T, address string) {
 	t.Helper()

@@ -17,7 +17,7 @@ type Run struct {
 	// Revision is the current one at the end: above the last event's if there
 	// are gaps.
 	Revision int64
-	// Dense: nothing failed, so revisions have no gap (K2).
+	// Dense: nothing failed, so revisions have no gap (history/K2).
 	Dense bool
 	// Crashes of the server; for Linearizable. Without any, and without
 	// requests of unknown fate, it expects exact revisions.
@@ -68,7 +68,7 @@ func (c *checker) failf(format string, args ...any) {
 func (c *checker) checkDense() {
 	for r := int64(2); r <= c.t.last; r++ {
 		if len(c.t.events[r]) == 0 {
-			c.failf("revision %d is missing though nothing failed (K2)", r)
+			c.failf("revision %d is missing though nothing failed (history/K2)", r)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func clean(m proto.Message) proto.Message {
 }
 
 // checkAnswers evaluates every answered request at the revision it names and
-// compares (K1, K3).
+// compares (history/K1, history/K3).
 func (c *checker) checkAnswers(ops []*Op) {
 	for _, o := range ops {
 		if o.Outcome != OK {
@@ -114,11 +114,11 @@ func (c *checker) checkAnswers(ops []*Op) {
 		// Else it changed nothing, and is a read at rev.
 		answer, effects := c.t.apply(o, rev)
 		if len(effects) > 0 {
-			c.failf("%v: at %d it changes something: %s; but the events of %d are: %s (K1)", o, rev, show(effects), rev, show(c.t.events[rev]))
+			c.failf("%v: at %d it changes something: %s; but the events of %d are: %s (history/K1)", o, rev, show(effects), rev, show(c.t.events[rev]))
 			continue
 		}
 		if !proto.Equal(clean(o.Answer), answer) {
-			c.failf("%v: at %d the answer is %v (K1)", o, rev, answer)
+			c.failf("%v: at %d the answer is %v (history/K1)", o, rev, answer)
 		}
 	}
 }
@@ -196,17 +196,17 @@ func (c *checker) checkRealTime(ops []*Op) {
 	}
 }
 
-// checkWatch checks the guarantees W1 to W9 for one watcher.
+// checkWatch checks the guarantees history/W1 to history/W9 for one watcher.
 func (c *checker) checkWatch(w *Watch) {
 	want := c.wanted(w)
 	at, promised, last := 0, int64(0), int64(0)
 	for _, resp := range w.Responses {
 		if resp.Progress {
 			if resp.Revision < promised {
-				c.failf("watch %s: progress went back from %d to %d (W5)", w.Name, promised, resp.Revision)
+				c.failf("watch %s: progress went back from %d to %d (history/W5)", w.Name, promised, resp.Revision)
 			}
 			if at < len(want) && want[at].revision() <= resp.Revision {
-				c.failf("watch %s: progress at %d, but %s was not sent (W5)", w.Name, resp.Revision, want[at])
+				c.failf("watch %s: progress at %d, but %s was not sent (history/W5)", w.Name, resp.Revision, want[at])
 				return
 			}
 			promised = resp.Revision
@@ -216,13 +216,13 @@ func (c *checker) checkWatch(w *Watch) {
 			r := e.revision()
 			switch {
 			case r < last:
-				c.failf("watch %s: %s after revision %d (W2)", w.Name, e, last)
+				c.failf("watch %s: %s after revision %d (history/W2)", w.Name, e, last)
 				return
 			case r <= promised:
-				c.failf("watch %s: %s after progress at %d (W5)", w.Name, e, promised)
+				c.failf("watch %s: %s after progress at %d (history/W5)", w.Name, e, promised)
 				return
 			case i == 0 && r == last:
-				c.failf("watch %s: revision %d in two responses (W4)", w.Name, r)
+				c.failf("watch %s: revision %d in two responses (history/W4)", w.Name, r)
 				return
 			case r > resp.Revision:
 				c.failf("watch %s: %s under the header %d", w.Name, e, resp.Revision)
@@ -233,13 +233,13 @@ func (c *checker) checkWatch(w *Watch) {
 				if at < len(want) {
 					expected = want[at].String()
 				}
-				c.failf("watch %s from %d: got %s, want %s (W1, W3, W6, W7, W8)", w.Name, w.From, e, expected)
+				c.failf("watch %s from %d: got %s, want %s (history/W1, history/W3, history/W6, history/W7, history/W8)", w.Name, w.From, e, expected)
 				return
 			}
 			if w.PrevKV {
 				prev := c.t.get(string(e.Kv.Key), r-1)
 				if e.PrevKv != nil && !proto.Equal(e.PrevKv, prev) {
-					c.failf("watch %s: %s: prev_kv is %v, want %v (W9)", w.Name, e, e.PrevKv, prev)
+					c.failf("watch %s: %s: prev_kv is %v, want %v (history/W9)", w.Name, e, e.PrevKv, prev)
 				}
 			}
 			at++
@@ -247,7 +247,7 @@ func (c *checker) checkWatch(w *Watch) {
 	}
 	if w.Finished {
 		for at < len(want) && want[at].revision() <= w.UpTo {
-			c.failf("watch %s from %d: %s never came (W8)", w.Name, w.From, want[at])
+			c.failf("watch %s from %d: %s never came (history/W8)", w.Name, w.From, want[at])
 			return
 		}
 	}

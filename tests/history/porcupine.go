@@ -14,7 +14,7 @@ import (
 )
 
 // Linearizable checks with porcupine that the answers are those of one etcd that
-// does one request at a time, each between its call and its return (K1, K2, K3).
+// does one request at a time, each between its call and its return (history/K1, history/K2, history/K3).
 // It knows nothing of watches, but for one thing: whether, and with which
 // revision, a request of unknown fate was applied, is read from the truth.
 //
@@ -302,7 +302,7 @@ func (k *keyspace) readable(in *input) bool {
 	return r == nil || r.Revision <= 0 || r.Revision >= k.compacted && r.Revision <= in.header
 }
 
-// readStale: a serializable read shows some earlier state (K3).
+// readStale: a serializable read shows some earlier state (history/K3).
 func (k *keyspace) readStale(in *input) *keyspace {
 	if in.header > k.rev && !k.loose || !k.readable(in) {
 		return nil

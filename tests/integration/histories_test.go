@@ -29,7 +29,7 @@ type workload struct {
 
 // TestConcurrentHistories: many clients on many ranges, while these are split,
 // see one etcd: the KV history is checked by porcupine and against the watch
-// over everything, and every watch for W1 to W9.
+// over everything, and every watch for history/W1 to history/W9.
 func TestConcurrentHistories(t *testing.T) {
 	t.Run("while nothing fails", func(t *testing.T) {
 		w := workload{ks: keyspace{ranges: 64, keysPerRange: 3}, clients: 16, requests: 500, watchers: 8, splits: 40}

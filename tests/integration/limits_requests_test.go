@@ -32,7 +32,7 @@ func refused(t *testing.T, what string, err, want error) {
 }
 
 // TestRequestsTooLargeCostNothing: what is above the limit of a request is
-// refused as by etcd (X7), what is far above it is not even read, and many of
+// refused as by etcd (etcd/X7), what is far above it is not even read, and many of
 // them at a time cost no memory.
 func TestRequestsTooLargeCostNothing(t *testing.T) {
 	p := testcluster.StartProcess(t, testcluster.ProcessOptions{Splits: []string{"m"}})
@@ -75,7 +75,7 @@ func TestRequestsTooLargeCostNothing(t *testing.T) {
 }
 
 // TestTooManyOperationsAreRefused: 128 operations are the most that a
-// transaction may have, one less inside another, as in etcd (T1).
+// transaction may have, one less inside another, as in etcd (etcd/T1).
 func TestTooManyOperationsAreRefused(t *testing.T) {
 	p := testcluster.StartProcess(t, testcluster.ProcessOptions{Splits: []string{"k050", "k1"}})
 	kv := pb.NewKVClient(p.Client().ActiveConnection())
@@ -202,7 +202,7 @@ func TestDeadlinesLeaveNothingBehind(t *testing.T) {
 }
 
 // TestServerEndsRequestsItself: a request without a deadline ends with the
-// server's time limit, as etcd's does (X8).
+// server's time limit, as etcd's does (etcd/X8).
 func TestServerEndsRequestsItself(t *testing.T) {
 	n, g := startStalling(t, func(c *node.CoreConfig) { c.Router.RequestTimeout = 100 * time.Millisecond })
 	kv := pb.NewKVClient(n.Client().ActiveConnection())
@@ -218,7 +218,7 @@ func TestServerEndsRequestsItself(t *testing.T) {
 
 // TestTooManyRequestsAreRefused: while the disk stands still, a range holds so
 // many requests and the node so many bytes, and no more; the others are refused
-// at once, and those that were held are done when the disk moves again (X9).
+// at once, and those that were held are done when the disk moves again (etcd/X9).
 // Large ones stop the engine, and with it the ranges' worker, when it has to
 // begin a new log.
 func TestTooManyRequestsAreRefused(t *testing.T) {

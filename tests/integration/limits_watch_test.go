@@ -294,7 +294,7 @@ func TestWatcherThatNeverReads(t *testing.T) {
 }
 
 // TestCompactionOvertakesASilentWatcher: what a client has not read for long may
-// be compacted; it is told so when it reads (W9).
+// be compacted; it is told so when it reads (etcd/W9).
 func TestCompactionOvertakesASilentWatcher(t *testing.T) {
 	p := testcluster.StartProcess(t, testcluster.ProcessOptions{Splits: []string{"k5"}})
 	kv := pb.NewKVClient(connect(t, p, 0))
