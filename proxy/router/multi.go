@@ -85,15 +85,15 @@ func (m *multi) perform(a txn.Action) {
 	case txn.ActLatch:
 		p := a.Participant
 		if !m.o.hold(false) {
-			m.latched(p, LatchResult{Err: &RangeError{Kind: Busy, RangeID: p.RangeID, Err: errHeld}})
+			m.latched(a.Index, LatchResult{Err: &RangeError{Kind: Busy, RangeID: p.RangeID, Err: errHeld}})
 			return
 		}
 		cfg.Ranges.Latch(p.RangeID, p.Epoch, m.coord.Owner(), p.Spans, func(l LatchResult) {
 			m.o.letGo()
-			m.latched(p, l)
+			m.latched(a.Index, l)
 		})
 	case txn.ActRecut:
-		m.recut(a.Participant, a.Recut)
+		m.recut(a.Participant, a.Index, a.Recut)
 	case txn.ActEvaluate:
 		m.o.exec(m.evaluate)
 	case txn.ActCommit:
@@ -112,7 +112,7 @@ func (m *multi) perform(a txn.Action) {
 	}
 }
 
-func (m *multi) latched(p *txn.Participant, l LatchResult) {
+func (m *multi) latched(index int, l LatchResult) {
 	var re *RangeError
 	if errors.As(l.Err, &re) {
 		m.o.r.learn(re.Descriptors)
@@ -121,11 +121,7 @@ func (m *multi) latched(p *txn.Participant, l LatchResult) {
 		m.o.takeTurn()
 	}
 	if l.Err == nil {
-		for i := range m.pieces {
-			if m.pieces[i].RangeID == p.RangeID {
-				m.pieces[i].Resolve = l.Resolved
-			}
-		}
+		m.pieces[index].Resolve = l.Resolved
 	}
 	m.step(func() []txn.Action {
 		return m.coord.Latched(txn.Latch{Term: l.Term, Session: l.Session, Err: l.Err, Refusal: latchRefusal(l.Err)})
@@ -148,7 +144,7 @@ func latchRefusal(err error) txn.Refusal {
 // recut looks up again what a participant that is stale, and those after it,
 // cover: when the directory has something newer in its place, or after the
 // backoff of the try, for a range that is to begin on its node may only be late.
-func (m *multi) recut(p *txn.Participant, try int) {
+func (m *multi) recut(p *txn.Participant, index, try int) {
 	newer := func(d *Directory) bool {
 		r := d.Lookup(p.Start)
 		return r.RangeId != p.RangeID || r.Epoch > p.Epoch
@@ -157,8 +153,7 @@ func (m *multi) recut(p *txn.Participant, try int) {
 	m.o.r.retryWhen(newer, try, func() {
 		m.o.dir = m.o.r.dir.Load()
 		parts, pieces := m.o.dir.participants(from(p.Start, m.o.spans))
-		latched := slices.IndexFunc(m.pieces, func(x Piece) bool { return x.RangeID == p.RangeID })
-		m.pieces = slices.Concat(m.pieces[:latched], pieces)
+		m.pieces = slices.Concat(m.pieces[:index], pieces)
 		m.o.r.wakeAll(parts)
 		m.step(func() []txn.Action { return m.coord.Recut(parts) })
 	})

@@ -32,6 +32,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
@@ -154,6 +155,8 @@ func (k ActionKind) String() string {
 type Action struct {
 	Kind        ActionKind
 	Participant *Participant
+	// Index is the place of Participant in key order; with ActLatch and ActRecut.
+	Index int
 	// Recut counts from 1 how often in a row this place was refused as stale.
 	Recut   int
 	Commit  *placementpb.TxnCommit
@@ -215,7 +218,11 @@ func (c *Coordinator) Start() []Action {
 	}
 	c.expect(stateNew, "Start")
 	c.state = stateLatching
-	return []Action{{Kind: ActLatch, Participant: &c.parts[0]}}
+	return []Action{c.latchNext()}
+}
+
+func (c *Coordinator) latchNext() Action {
+	return Action{Kind: ActLatch, Participant: &c.parts[c.next], Index: c.next}
 }
 
 // Latched takes the answer to the last ActLatch.
@@ -233,7 +240,7 @@ func (c *Coordinator) Latched(l Latch) []Action {
 	case l.Refusal == Stale && c.recuts < maxRecuts:
 		c.recuts++
 		c.state = stateRecutting
-		return []Action{{Kind: ActRecut, Participant: p, Recut: c.recuts}}
+		return []Action{{Kind: ActRecut, Participant: p, Index: c.next, Recut: c.recuts}}
 	case l.Refusal == Final:
 		return c.end(c.unlatch(c.next), Outcome{Verdict: Refused, Err: l.Err})
 	default:
@@ -243,7 +250,7 @@ func (c *Coordinator) Latched(l Latch) []Action {
 	c.next++
 	c.recuts = 0
 	if c.next < len(c.parts) {
-		return []Action{{Kind: ActLatch, Participant: &c.parts[c.next]}}
+		return []Action{c.latchNext()}
 	}
 	c.state = stateEvaluating
 	return []Action{{Kind: ActEvaluate}}
@@ -297,10 +304,13 @@ func (c *Coordinator) commit(effects []mvcc.Effect) *placementpb.TxnCommit {
 // partOf returns the participant that holds key. An effect outside all of them
 // means that the evaluation wrote what was not latched.
 func (c *Coordinator) partOf(key []byte) int {
-	for i := range c.parts {
-		if c.parts[i].contains(key) {
-			return i
-		}
+	// The last that does not start after the key.
+	i, found := slices.BinarySearchFunc(c.parts, key, func(p Participant, key []byte) int { return bytes.Compare(p.Start, key) })
+	if !found {
+		i--
+	}
+	if i >= 0 && c.parts[i].contains(key) {
+		return i
 	}
 	panic(fmt.Sprintf("txn: effect on key %q outside the participants %v", key, c.parts))
 }

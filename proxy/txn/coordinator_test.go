@@ -3,6 +3,7 @@ package txn
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -198,4 +199,34 @@ func TestEffectOutsideTheLatchedRangesPanics(t *testing.T) {
 		}
 	}()
 	c.Evaluated([]mvcc.Effect{{Key: []byte("z"), Version: 1}}, nil, false)
+}
+
+// TestEffectsFindTheirParticipant holds the search for a participant against a scan, for
+// ranges with gaps between them, to the end of the keyspace.
+func TestEffectsFindTheirParticipant(t *testing.T) {
+	key := func(i int) []byte { return fmt.Appendf(nil, "%03d", i) }
+	var parts []Participant
+	for i := 10; i < 990; i += 10 {
+		if i%30 != 0 {
+			parts = append(parts, Participant{RangeID: uint64(i), Start: key(i), End: key(i + 10)})
+		}
+	}
+	parts = append(parts, Participant{RangeID: 990, Start: key(990)})
+	c := New(&placementpb.TxnID{Number: 1}, parts)
+	partOf := func(k []byte) (i int) {
+		defer func() {
+			if recover() != nil {
+				i = -1 // outside of all
+			}
+		}()
+		return c.partOf(k)
+	}
+	for i := range 1000 {
+		for _, k := range [][]byte{key(i), append(key(i), 0)} {
+			want := slices.IndexFunc(parts, func(p Participant) bool { return p.contains(k) })
+			if got := partOf(k); got != want {
+				t.Errorf("key %q is in participant %d, want %d", k, got, want)
+			}
+		}
+	}
 }

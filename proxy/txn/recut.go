@@ -37,7 +37,7 @@ func (c *Coordinator) Recut(parts []Participant) []Action {
 	// A new array: the driver may still hold participants of the old one.
 	c.parts = slices.Concat(c.parts[:c.next], parts)
 	c.state = stateLatching
-	return []Action{{Kind: ActLatch, Participant: &c.parts[c.next]}}
+	return []Action{c.latchNext()}
 }
 
 // checkOrder checks that participants come one after the other, the first after
