@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -150,8 +151,9 @@ func (a *app) rangeSplitCommand(conn *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "split KEY... | --keys-file FILE | --id N",
 		Short: "Split ranges at keys, or halve one by size",
-		Long: `Each KEY becomes the first key of a new range. Keys are split in the order
-given; the first that fails ends the command, and what was done is printed.
+		Long: `Each KEY becomes the first key of a new range. The keys may be in any order: the
+ranges are cut by halves, so that one that clients use is not cut again and
+again. The first split that fails ends the command, and what was done is printed.
 With --id the range is cut where its size halves, at the shortest key there.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.rangeSplit(cmd.Context(), conn, args, o)
@@ -176,22 +178,12 @@ func (a *app) rangeSplit(ctx context.Context, conn *connection, args []string, o
 		return err
 	}
 	defer closeQuietly(srv.conn)
-	done := splitsJSON{Splits: []splitJSON{}, Existing: [][]byte{}}
-	for _, req := range requests {
-		var resp *adminpb.SplitRangeResponse
-		resp, err = call(ctx, srv, srv.SplitRange, req)
-		var exit *exitError
-		if errors.As(err, &exit) && exit.code == exitBoundary && o.skipExisting {
-			err = nil
-			done.Existing = append(done.Existing, req.GetKey())
-			continue
-		}
-		if err != nil {
-			err = describeSplitFailure(err, req)
-			break
-		}
-		done.Splits = append(done.Splits, splitJSON{Left: rangeOf(resp.GetLeft()), Right: rangeOf(resp.GetRight())})
-	}
+	s := &splits{srv: srv, skipExisting: o.skipExisting}
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	stop := a.tellProgress(s, len(requests), tick.C)
+	done, err := s.run(ctx, byHalves(requests))
+	stop()
 	// What was done is printed in either case: it stays done.
 	return errors.Join(err, a.writeSplits(done, o.format))
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,15 +20,18 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/proto/adminpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // fakeAdmin is a directory of ranges that splits as the real one promises to
-// (proto/adminpb/admin.proto). It is used by one request at a time.
+// (proto/adminpb/admin.proto).
 type fakeAdmin struct {
 	adminpb.UnimplementedAdminServer
+	// mu is held by splits, which may come side by side.
+	mu     sync.Mutex
 	ranges []*rangepb.RangeDescriptor
 	// stuck holds every split until its request ends.
 	stuck bool
@@ -70,6 +74,8 @@ func (f *fakeAdmin) SplitRange(ctx context.Context, req *adminpb.SplitRangeReque
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	key := req.GetKey()
 	if id := req.GetRangeId(); id != 0 {
 		if !slices.ContainsFunc(f.ranges, func(d *rangepb.RangeDescriptor) bool { return d.RangeId == id }) {
@@ -89,7 +95,7 @@ func (f *fakeAdmin) SplitRange(ctx context.Context, req *adminpb.SplitRangeReque
 			d.End = key
 			d.Epoch++
 			f.ranges = slices.Insert(f.ranges, i+1, right)
-			return &adminpb.SplitRangeResponse{Left: d, Right: right}, nil
+			return &adminpb.SplitRangeResponse{Left: proto.CloneOf(d), Right: proto.CloneOf(right)}, nil
 		}
 	}
 	panic("fake directory has a hole")
@@ -211,26 +217,30 @@ func TestRangeSplitTakesKeysFromArgumentsFileAndHex(t *testing.T) {
 func TestRangeSplitPrintsWhatWasDoneBeforeAFailure(t *testing.T) {
 	f := newFakeAdmin()
 	addr := listenAdmin(t, f)
-	code, stdout, stderr := execute(t, "", "range", "split", "--endpoints", addr, "a", "b", "a", "c")
+	// By halves: c, b, d.
+	if code, _, stderr := execute(t, "", "range", "split", "--endpoints", addr, "b"); code != 0 {
+		t.Fatalf("code %d, %s", code, stderr)
+	}
+	code, stdout, stderr := execute(t, "", "range", "split", "--endpoints", addr, "b", "c", "d")
 	if code != exitBoundary {
 		t.Errorf("code %d", code)
 	}
-	if want := "SPLIT AT  LEFT  RIGHT\n\"a\"       1     2\n\"b\"       2     3\n"; stdout != want {
+	if want := "SPLIT AT  LEFT  RIGHT\n\"c\"       2     3\n"; stdout != want {
 		t.Errorf("got\n%s\nwant\n%s", stdout, want)
 	}
-	if !strings.Contains(stderr, `split at "a": "a" is a boundary already`) {
+	if !strings.Contains(stderr, `split at "b": "b" is a boundary already`) {
 		t.Errorf("stderr %q", stderr)
 	}
 	if len(f.ranges) != 3 {
 		t.Errorf("%d ranges: it went on after the failure", len(f.ranges))
 	}
 
-	code, stdout, stderr = execute(t, "", "range", "split", "--endpoints", addr, "--skip-existing", "-o", "json", "a", "c")
+	code, stdout, stderr = execute(t, "", "range", "split", "--endpoints", addr, "--skip-existing", "-o", "json", "b", "d")
 	var done splitsJSON
 	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != 0 {
 		t.Fatalf("code %d, error %v, %s", code, err, stderr)
 	}
-	if len(done.Splits) != 1 || string(done.Splits[0].Right.Start) != "c" || len(done.Existing) != 1 || string(done.Existing[0]) != "a" {
+	if len(done.Splits) != 1 || string(done.Splits[0].Right.Start) != "d" || len(done.Existing) != 1 || string(done.Existing[0]) != "b" {
 		t.Errorf("got %+v", done)
 	}
 }
