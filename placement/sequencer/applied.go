@@ -134,7 +134,10 @@ func (s *Sequencer) serve() {
 	// First cuts go before answers.
 	s.flushCuts()
 	s.release()
-	for _, x := range s.directory {
+	// A range that opens may be split at once, which changes the directory.
+	var ranges []*ledger
+	s.directory.all(func(x *ledger) { ranges = append(ranges, x) })
+	for _, x := range ranges {
 		s.maybeOpen(x)
 	}
 }

@@ -48,24 +48,24 @@ func (s *Sequencer) lagging() bool {
 // message; then the node is told which active ranges need a leader.
 func (s *Sequencer) firstCut(n *node) {
 	c := &placementpb.Cut{First: true, Revision: s.next - 1, Compacted: s.committedCompacted}
-	for _, x := range s.directory {
+	s.directory.all(func(x *ledger) {
 		if x.committed != nil {
 			c.Descriptors = append(c.Descriptors, x.committed)
 			c.Marks = append(c.Marks, &placementpb.Mark{RangeId: x.id, Revision: x.last})
 		}
-	}
+	})
 	s.sendCut(n, c)
 	n.began = true
-	for _, x := range s.directory {
+	s.directory.all(func(x *ledger) {
 		if x.committed == nil || !x.active || x.open || x.barrier > s.applied {
-			continue
+			return
 		}
 		for _, r := range x.committed.Replicas {
 			if r.NodeId == n.id {
 				s.wakeOn(n, x)
 			}
 		}
-	}
+	})
 }
 
 // cutTo sends what changed since the node's last cut.

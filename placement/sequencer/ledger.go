@@ -1,7 +1,6 @@
 package sequencer
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 
@@ -37,7 +36,9 @@ type ledger struct {
 	decided []decided
 	outbox  outbox
 	// splits wait for the range to be open.
-	splits []splitRequest
+	splits []*splitRequest
+	// listedSplits: the ledger is in Sequencer.splitting.
+	listedSplits bool
 
 	// Position in the list of changes (R6).
 	prevChange, nextChange *ledger
@@ -199,29 +200,6 @@ func (s *Sequencer) flushReplies() {
 	}
 }
 
-// insert puts a new range into the directory.
-func (s *Sequencer) insert(x *ledger) {
-	i, found := slices.BinarySearchFunc(s.directory, x.desc.Start, func(y *ledger, start []byte) int {
-		return bytes.Compare(y.desc.Start, start)
-	})
-	if found || s.ledgers.get(x.id) != nil {
-		panic(fmt.Sprintf("sequencer: insert %s beside %s", x, s.directory[i]))
-	}
-	s.directory = slices.Insert(s.directory, i, x)
-	s.ledgers.put(x)
-}
-
-// position returns the index in the directory of the range that holds the key.
-func (s *Sequencer) position(key []byte) int {
-	i, found := slices.BinarySearchFunc(s.directory, key, func(y *ledger, key []byte) int {
-		return bytes.Compare(y.desc.Start, key)
-	})
-	if !found {
-		i--
-	}
-	return i
-}
-
 // ledgerTable finds ledgers by id. Ids are given out one after the other, so a
 // slice finds nearly all of them; the hot path does one look-up per request.
 type ledgerTable struct {
@@ -239,7 +217,11 @@ func (t *ledgerTable) get(id uint64) *ledger {
 	return t.rest[id]
 }
 
+// put adds a ledger; its id is new.
 func (t *ledgerTable) put(x *ledger) {
+	if old := t.get(x.id); old != nil {
+		panic(fmt.Sprintf("sequencer: put %s over %s", x, old))
+	}
 	if x.id >= maxDense {
 		if t.rest == nil {
 			t.rest = map[uint64]*ledger{}

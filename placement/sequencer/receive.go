@@ -133,7 +133,7 @@ func (s *Sequencer) refuse(n *node, m *placementpb.ToSequencer, reason placement
 	case *placementpb.ToSequencer_Deactivate:
 		s.refuseDeactivate(n, b.Deactivate)
 	case *placementpb.ToSequencer_Split:
-		s.refuseSplit(splitRequest{n, n.session, b.Split.Id, b.Split.Key, 0}, reason)
+		s.refuseSplit(&splitRequest{n, n.session, b.Split.Id, b.Split.Key, 0}, reason)
 	case *placementpb.ToSequencer_Compact:
 		s.refuseCompact(n, b.Compact, reason, 0, 0)
 	}
@@ -166,11 +166,11 @@ func (s *Sequencer) sessionOver(n *node) {
 	}
 	// What S says to an old session goes nowhere: the ranges that were open
 	// for it are closed until they register again.
-	for _, x := range s.directory {
+	s.directory.all(func(x *ledger) {
 		if x.open && x.reg.node == n.id {
 			s.close(x)
 		}
-	}
+	})
 }
 
 // endSession makes the node subscribe anew: messages of the session are not
@@ -283,14 +283,15 @@ func (s *Sequencer) newerDescriptors(ranges []*placementpb.RangeEpoch) []*rangep
 		if x == nil || x.desc.Epoch == r.Epoch {
 			continue
 		}
-		i := s.position(x.desc.Start)
-		for k := i; k < len(s.directory) && k < i+maxNewer; k++ {
-			y := s.directory[k]
-			if k > i && (y.id < x.id || named[y.id]) {
-				break
+		of := 0
+		s.directory.from(x, func(y *ledger) bool {
+			if y != x && (y.id < x.id || named[y.id]) {
+				return false
 			}
 			newer = append(newer, y.desc)
-		}
+			of++
+			return of < maxNewer
+		})
 	}
 	return newer
 }

@@ -66,7 +66,6 @@ func (s *Sequencer) maybeOpen(x *ledger) {
 
 	splits := x.splits
 	x.splits = nil
-	s.splits -= len(splits)
 	for _, r := range splits {
 		s.split(x, r)
 	}

@@ -147,9 +147,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 		v.seq.Resume()
 	case "ledger":
 		fmt.Fprintf(&out, "%s next=%d bound=%d\n", v.seq.phase, v.seq.next, v.seq.committedBound)
-		for _, x := range v.seq.directory {
-			fmt.Fprintln(&out, x)
-		}
+		v.seq.directory.all(func(x *ledger) { fmt.Fprintln(&out, x) })
 		return out.String()
 	default:
 		t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)

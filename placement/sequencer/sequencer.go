@@ -127,9 +127,8 @@ type Sequencer struct {
 	committedCompacted int64
 	nextRangeID        uint64
 
-	ledgers ledgerTable
-	// directory is every ledger in the order of spans.
-	directory []*ledger
+	ledgers   ledgerTable
+	directory directory
 	// directoryBarrier is the number of the newest proposal that changes the
 	// directory, compactBarrier of the newest that compacts.
 	directoryBarrier uint64
@@ -161,7 +160,7 @@ type Sequencer struct {
 	byBarrier []reply                    // replies that wait for a barrier, too
 	waiting   []*ledger                  // ledgers whose outbox is not empty
 	lonely    map[uint64]int             // active and not open -> ticks since
-	splits    int                        // split requests that wait, over all ranges
+	splitting []*ledger                  // ledgers with split requests that wait, and some without
 
 	// changes orders the ledgers by when cuts last had something new on them.
 	changes   changeList
@@ -193,6 +192,7 @@ func (s *Sequencer) reset() {
 		nextRound: 1,
 		step:      s.cfg.MinBoundStep,
 	}
+	s.directory.init()
 	s.changes.init()
 }
 
@@ -250,7 +250,7 @@ func (s *Sequencer) load(st *meta.State) {
 			x.decided = append(x.decided, decided{entry: d})
 		}
 		s.ledgers.put(x)
-		s.directory = append(s.directory, x)
+		s.directory.insert(x)
 		s.touch(x)
 	}
 }

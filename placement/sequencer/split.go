@@ -2,6 +2,7 @@ package sequencer
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
@@ -20,8 +21,8 @@ type splitRequest struct {
 // The split goes through the outbox of the range, so the range must be open:
 // a sleeping one is made active and woken, and the request waits.
 func (s *Sequencer) splitRequest(n *node, q *placementpb.SplitRequest) {
-	r := splitRequest{node: n, session: n.session, id: q.Id, key: q.Key}
-	x := s.directory[s.position(q.Key)]
+	r := &splitRequest{node: n, session: n.session, id: q.Id, key: q.Key}
+	x := s.directory.lookup(q.Key)
 	if bytes.Equal(x.desc.Start, q.Key) {
 		s.refuseSplit(r, placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS)
 		return
@@ -31,19 +32,22 @@ func (s *Sequencer) splitRequest(n *node, q *placementpb.SplitRequest) {
 		return
 	}
 	x.splits = append(x.splits, r)
-	s.splits++
+	if !x.listedSplits {
+		x.listedSplits = true
+		s.splitting = append(s.splitting, x)
+	}
 	s.maybeOpen(x)
 }
 
 // split decides a split of an open range: from now on the range has the new
 // epoch, so that no grant and no transaction of the old one is accepted, and
 // the leader learns of the new one with the decided entry.
-func (s *Sequencer) split(x *ledger, r splitRequest) {
+func (s *Sequencer) split(x *ledger, r *splitRequest) {
 	if r.node.session != r.session {
 		return // who asked is gone
 	}
 	old := x.desc
-	switch y := s.directory[s.position(r.key)]; {
+	switch y := s.directory.lookup(r.key); {
 	case bytes.Equal(y.desc.Start, r.key):
 		s.refuseSplit(r, placementpb.RefusalReason_REFUSAL_REASON_BOUNDARY_EXISTS)
 		return
@@ -73,7 +77,8 @@ func (s *Sequencer) split(x *ledger, r splitRequest) {
 	x.desc = left
 	y := newLedger(right)
 	y.last = x.last // s
-	s.insert(y)
+	s.directory.insert(y)
+	s.ledgers.put(y)
 
 	entry := &placementpb.Decided{
 		RangeId: x.id, Revision: x.last,
@@ -92,7 +97,7 @@ func (s *Sequencer) split(x *ledger, r splitRequest) {
 	s.say(x, to, m, 0)
 }
 
-func (s *Sequencer) refuseSplit(r splitRequest, reason placementpb.RefusalReason) {
+func (s *Sequencer) refuseSplit(r *splitRequest, reason placementpb.RefusalReason) {
 	m := s.to(r.node)
 	m.Session = r.session
 	m.Body = &placementpb.FromSequencer_Split{Split: &placementpb.SplitResult{Id: r.id, Refused: true, Reason: reason}}
@@ -102,21 +107,17 @@ func (s *Sequencer) refuseSplit(r splitRequest, reason placementpb.RefusalReason
 
 // tickSplits refuses splits that waited too long for a leader.
 func (s *Sequencer) tickSplits() {
-	if s.splits == 0 {
-		return
-	}
-	for _, x := range s.directory {
-		still := x.splits[:0]
-		for _, r := range x.splits {
-			if r.ticks++; r.ticks >= s.cfg.SplitTicks {
-				s.splits--
-				s.refuseSplit(r, placementpb.RefusalReason_REFUSAL_REASON_BUSY)
-				continue
+	s.splitting = slices.DeleteFunc(s.splitting, func(x *ledger) bool {
+		x.splits = slices.DeleteFunc(x.splits, func(r *splitRequest) bool {
+			if r.ticks++; r.ticks < s.cfg.SplitTicks {
+				return false
 			}
-			still = append(still, r)
-		}
-		x.splits = still
-	}
+			s.refuseSplit(r, placementpb.RefusalReason_REFUSAL_REASON_BUSY)
+			return true
+		})
+		x.listedSplits = len(x.splits) > 0
+		return !x.listedSplits
+	})
 }
 
 // compact raises the compacted revision (etcd/C1). "Compacted" and "future"

@@ -24,8 +24,8 @@ func (s *Sequencer) Stats() Stats {
 		return st
 	}
 	st.Revision, st.Bound, st.Compacted = s.next-1, s.committedBound, s.committedCompacted
-	st.Ranges, st.Held, st.Proposed = len(s.directory), len(s.held), len(s.proposals)
-	for _, x := range s.directory {
+	st.Ranges, st.Held, st.Proposed = s.directory.len(), len(s.held), len(s.proposals)
+	s.directory.all(func(x *ledger) {
 		if x.active {
 			st.Active++
 		}
@@ -33,7 +33,7 @@ func (s *Sequencer) Stats() Stats {
 			st.Open++
 		}
 		st.Unreported += len(x.decided)
-	}
+	})
 	for _, n := range s.nodeOrder {
 		if n.began {
 			st.Nodes++
