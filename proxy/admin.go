@@ -117,7 +117,7 @@ func (s *adminServer) ServerInfo(context.Context, *adminpb.ServerInfoRequest) (*
 		LoadedReplicas: uint64(len(s.replicas.Loaded())),
 	}
 	if d := s.router.Directory(); d != nil {
-		resp.Ranges = uint64(len(d.All()))
+		resp.Ranges = uint64(d.Len())
 	}
 	return resp, nil
 }

@@ -9,7 +9,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/hawser-kv/hawser/proto/adminpb"
-	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // collector gives what is known at the moment of a scrape: it reads the node
@@ -193,16 +192,12 @@ func (c *collector) collectRanges(gauge func(*prometheus.Desc, float64, ...strin
 		return
 	}
 	loaded := c.cfg.Replicas.Loaded()
-	gauge(descRanges, float64(len(dir.All())))
+	gauge(descRanges, float64(dir.Len()))
 	gauge(descLoaded, float64(len(loaded)))
 	gauge(descKeys, float64(c.cfg.Storage.LiveKeys()))
-	byID := make(map[uint64]*rangepb.RangeDescriptor, len(dir.All()))
-	for _, d := range dir.All() {
-		byID[d.RangeId] = d
-	}
 	for _, id := range loaded {
 		label := strconv.FormatUint(id, 10)
-		info := adminpb.RangeInfo{Desc: byID[id]}
+		info := adminpb.RangeInfo{Desc: dir.ByID(id)}
 		if info.Desc == nil {
 			continue // begun here, its cut is still to come
 		}

@@ -3,48 +3,115 @@ package router
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"sort"
+
+	"github.com/google/btree"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
-// Directory is an immutable picture of the ranges: sorted by start key, they
-// tile the keyspace. A change makes a new one.
+// Directory is an immutable picture of the ranges: they tile the keyspace. A
+// change makes a new one, which shares with the old all that is the same, so it
+// costs what changes, times the logarithm of the number of ranges.
 type Directory struct {
-	ranges []*rangepb.RangeDescriptor
+	byStart *btree.BTreeG[startEntry]
+	byID    *btree.BTreeG[idEntry]
+}
+
+// startEntry is a range under its start key. Both trees are changed while they are
+// made and never after; a tree is cloned under the router's lock only, as btree
+// demands, and read by anybody.
+type startEntry struct {
+	start []byte
+	desc  *rangepb.RangeDescriptor
+}
+
+// idEntry is a range under its id.
+type idEntry struct {
+	id   uint64
+	desc *rangepb.RangeDescriptor
+}
+
+// directoryDegree makes nodes of a few cache lines.
+const directoryDegree = 16
+
+func newDirectory() *Directory {
+	return &Directory{
+		byStart: btree.NewG(directoryDegree, func(a, b startEntry) bool { return bytes.Compare(a.start, b.start) < 0 }),
+		byID:    btree.NewG(directoryDegree, func(a, b idEntry) bool { return a.id < b.id }),
+	}
 }
 
 // NewDirectory returns the directory of the given descriptors, in any order. An
 // error if they do not tile the keyspace.
 func NewDirectory(ranges []*rangepb.RangeDescriptor) (*Directory, error) {
-	d := &Directory{ranges: slices.Clone(ranges)}
-	sort.Slice(d.ranges, func(i, j int) bool { return bytes.Compare(d.ranges[i].Start, d.ranges[j].Start) < 0 })
-	if err := d.check(); err != nil {
-		return nil, err
+	d := newDirectory()
+	for _, r := range ranges {
+		if err := d.insert(r); err != nil {
+			return nil, err
+		}
+	}
+	if len(ranges) == 0 {
+		return nil, fmt.Errorf("directory is empty")
+	}
+	for _, r := range ranges {
+		if err := d.checkAt(r.Start); err != nil {
+			return nil, err
+		}
 	}
 	return d, nil
 }
 
-// check verifies the invariant of the type.
-func (d *Directory) check() error {
-	if len(d.ranges) == 0 {
-		return fmt.Errorf("directory is empty")
+func (d *Directory) insert(r *rangepb.RangeDescriptor) error {
+	if old, ok := d.byID.ReplaceOrInsert(idEntry{r.RangeId, r}); ok {
+		return fmt.Errorf("directory names range %d twice, from %q and %q", r.RangeId, old.desc.Start, r.Start)
 	}
-	if first := d.ranges[0]; len(first.Start) != 0 {
-		return fmt.Errorf("directory starts at %q (range %d)", first.Start, first.RangeId)
+	if old, ok := d.byStart.ReplaceOrInsert(startEntry{r.Start, r}); ok {
+		return fmt.Errorf("directory has an overlap: ranges %d and %d start at %q", old.desc.RangeId, r.RangeId, r.Start)
 	}
-	for i := 1; i < len(d.ranges); i++ {
-		a, b := d.ranges[i-1], d.ranges[i]
-		if len(a.End) == 0 || !bytes.Equal(a.End, b.Start) {
-			return fmt.Errorf("directory has a hole or an overlap: range %d ends at %q, range %d starts at %q",
-				a.RangeId, a.End, b.RangeId, b.Start)
+	return nil
+}
+
+// checkAt verifies that there is no hole and no overlap around key: the range at or
+// before it begins where the one before ends, and ends where the next begins.
+func (d *Directory) checkAt(key []byte) error {
+	r := d.Lookup(key)
+	if r == nil {
+		first, _ := d.byStart.Min()
+		return fmt.Errorf("directory starts at %q", first.start)
+	}
+	var before, next *rangepb.RangeDescriptor
+	d.byStart.DescendLessOrEqual(startEntry{start: r.Start}, func(e startEntry) bool {
+		before = e.desc
+		return before == r
+	})
+	d.from(r, func(x *rangepb.RangeDescriptor) bool {
+		next = x
+		return next == r
+	})
+	if before == r && len(r.Start) != 0 {
+		return fmt.Errorf("directory starts at %q (range %d)", r.Start, r.RangeId)
+	}
+	if before != r {
+		if err := checkNeighbours(before, r); err != nil {
+			return err
 		}
 	}
-	if last := d.ranges[len(d.ranges)-1]; len(last.End) != 0 {
-		return fmt.Errorf("directory ends at %q (range %d)", last.End, last.RangeId)
+	if next != r {
+		return checkNeighbours(r, next)
+	}
+	if len(r.End) != 0 {
+		return fmt.Errorf("directory ends at %q (range %d)", r.End, r.RangeId)
+	}
+	return nil
+}
+
+func checkNeighbours(a, b *rangepb.RangeDescriptor) error {
+	if len(a.End) == 0 || !bytes.Equal(a.End, b.Start) {
+		return fmt.Errorf("directory has a hole or an overlap: range %d ends at %q, range %d starts at %q",
+			a.RangeId, a.End, b.RangeId, b.Start)
 	}
 	return nil
 }
@@ -85,6 +152,8 @@ func (d *Directory) Newer(hints []*rangepb.RangeDescriptor) *Directory {
 	return n
 }
 
+// with returns the directory with some ranges changed and some removed. What did
+// not change tiles, so it is enough to look where something did.
 func (d *Directory) with(changed []*rangepb.RangeDescriptor, removed []uint64) (*Directory, error) {
 	// The last word on an id counts.
 	last := make(map[uint64]*rangepb.RangeDescriptor, len(changed)+len(removed))
@@ -94,48 +163,69 @@ func (d *Directory) with(changed []*rangepb.RangeDescriptor, removed []uint64) (
 	for _, id := range removed {
 		last[id] = nil
 	}
-	ranges := make([]*rangepb.RangeDescriptor, 0, len(d.ranges)+len(changed))
-	for _, r := range d.ranges {
-		if _, replaced := last[r.RangeId]; !replaced {
-			ranges = append(ranges, r)
+	n := &Directory{byStart: d.byStart.Clone(), byID: d.byID.Clone()}
+	var touched [][]byte
+	take := func(id uint64) {
+		if old, ok := n.byID.Delete(idEntry{id: id}); ok {
+			n.byStart.Delete(startEntry{start: old.desc.Start})
+			touched = append(touched, old.desc.Start)
 		}
 	}
 	for _, c := range changed {
-		if last[c.RangeId] == c {
-			ranges = append(ranges, c)
+		take(c.RangeId)
+	}
+	for _, id := range removed {
+		take(id)
+	}
+	for _, c := range changed {
+		if last[c.RangeId] != c {
+			continue
+		}
+		last[c.RangeId] = nil // once
+		if err := n.insert(c); err != nil {
+			return nil, err
+		}
+		touched = append(touched, c.Start)
+	}
+	for _, key := range touched {
+		if err := n.checkAt(key); err != nil {
+			return nil, err
 		}
 	}
-	return NewDirectory(ranges)
+	return n, nil
 }
 
-// All returns the descriptors in key order. The caller changes nothing.
-func (d *Directory) All() []*rangepb.RangeDescriptor { return d.ranges }
+// Len returns the number of ranges.
+func (d *Directory) Len() int { return d.byStart.Len() }
+
+// All returns the descriptors in key order, in a new slice.
+func (d *Directory) All() []*rangepb.RangeDescriptor {
+	all := make([]*rangepb.RangeDescriptor, 0, d.Len())
+	d.byStart.Ascend(func(e startEntry) bool {
+		all = append(all, e.desc)
+		return true
+	})
+	return all
+}
+
+// from visits r and the ranges after it, in key order, while f says so.
+func (d *Directory) from(r *rangepb.RangeDescriptor, f func(*rangepb.RangeDescriptor) bool) {
+	d.byStart.AscendGreaterOrEqual(startEntry{start: r.Start}, func(e startEntry) bool { return f(e.desc) })
+}
 
 // ByID returns the range with the id, or nil.
 func (d *Directory) ByID(id uint64) *rangepb.RangeDescriptor {
-	for _, r := range d.ranges {
-		if r.RangeId == id {
-			return r
-		}
-	}
-	return nil
+	e, _ := d.byID.Get(idEntry{id: id})
+	return e.desc
 }
 
 // Lookup returns the range that holds key.
-func (d *Directory) Lookup(key []byte) *rangepb.RangeDescriptor { return d.ranges[d.index(key)] }
-
-// index returns the position of the range that holds key.
-func (d *Directory) index(key []byte) int {
-	lo, hi := 1, len(d.ranges) // the first range whose start is above key is in [lo, hi]
-	for lo < hi {
-		mid := int(uint(lo+hi) >> 1)
-		if bytes.Compare(d.ranges[mid].Start, key) > 0 {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
-	}
-	return lo - 1
+func (d *Directory) Lookup(key []byte) (r *rangepb.RangeDescriptor) {
+	d.byStart.DescendLessOrEqual(startEntry{start: key}, func(e startEntry) bool {
+		r = e.desc
+		return false
+	})
+	return r
 }
 
 // Pieces returns the ranges that the spans touch, in key order, each once, each
@@ -146,8 +236,7 @@ func (d *Directory) Pieces(spans []mvcc.Access) []Piece {
 		if s.End != nil && bytes.Compare(s.Start, s.End) >= 0 {
 			return nil
 		}
-		i := d.index(s.Start)
-		r := d.ranges[i]
+		r := d.Lookup(s.Start)
 		if len(r.End) == 0 || s.End != nil && bytes.Compare(s.End, r.End) <= 0 {
 			return []Piece{{RangeID: r.RangeId, Epoch: r.Epoch, Start: s.Start, End: s.End}}
 		}
@@ -155,7 +244,7 @@ func (d *Directory) Pieces(spans []mvcc.Access) []Piece {
 	parts := d.cut(spans)
 	out := make([]Piece, len(parts))
 	for i, p := range parts {
-		out[i] = pieceOf(d.ranges[p.index], p.spans)
+		out[i] = pieceOf(p.desc, p.spans)
 	}
 	return out
 }
@@ -174,48 +263,46 @@ func pieceOf(r *rangepb.RangeDescriptor, spans []mvcc.Access) Piece {
 	return p
 }
 
-// part is what spans touch in the range at index.
+// part is what spans touch in a range.
 type part struct {
-	index int
+	desc  *rangepb.RangeDescriptor
 	spans []mvcc.Access
 }
 
 // cut divides spans over the ranges, in key order.
 func (d *Directory) cut(spans []mvcc.Access) []part {
-	if i, ok := d.within(spans); ok { // nearly always
-		return []part{{index: i, spans: spans}}
+	if r, ok := d.within(spans); ok { // nearly always
+		return []part{{desc: r, spans: spans}}
 	}
 	return d.divide(spans)
 }
 
 // within returns the range that holds all of the spans, if one does; none of
 // them is empty then.
-func (d *Directory) within(spans []mvcc.Access) (index int, ok bool) {
+func (d *Directory) within(spans []mvcc.Access) (r *rangepb.RangeDescriptor, ok bool) {
 	if len(spans) == 0 {
-		return 0, false
+		return nil, false
 	}
-	index = d.index(spans[0].Start)
-	r := d.ranges[index]
+	r = d.Lookup(spans[0].Start)
 	for _, s := range spans {
 		if bytes.Compare(s.Start, r.Start) < 0 || s.End != nil && bytes.Compare(s.Start, s.End) >= 0 ||
 			len(r.End) != 0 && (s.End == nil || bytes.Compare(s.End, r.End) > 0) {
-			return 0, false
+			return nil, false
 		}
 	}
-	return index, true
+	return r, true
 }
 
 func (d *Directory) divide(spans []mvcc.Access) []part {
-	byIndex := make(map[int]int)
+	at := make(map[*rangepb.RangeDescriptor]int)
 	var parts []part
 	for _, s := range spans {
 		if s.End != nil && bytes.Compare(s.Start, s.End) >= 0 {
 			continue // an empty interval touches nothing
 		}
-		for i := d.index(s.Start); i < len(d.ranges); i++ {
-			r := d.ranges[i]
+		d.from(d.Lookup(s.Start), func(r *rangepb.RangeDescriptor) bool {
 			if s.End != nil && bytes.Compare(r.Start, s.End) >= 0 {
-				break
+				return false
 			}
 			c := s
 			if bytes.Compare(c.Start, r.Start) < 0 {
@@ -224,23 +311,24 @@ func (d *Directory) divide(spans []mvcc.Access) []part {
 			if len(r.End) != 0 && (c.End == nil || bytes.Compare(c.End, r.End) > 0) {
 				c.End = r.End
 			}
-			at, ok := byIndex[i]
+			i, ok := at[r]
 			if !ok {
-				at = len(parts)
-				byIndex[i] = at
-				parts = append(parts, part{index: i})
+				i = len(parts)
+				at[r] = i
+				parts = append(parts, part{desc: r})
 			}
-			parts[at].spans = append(parts[at].spans, c)
-		}
+			parts[i].spans = append(parts[i].spans, c)
+			return true
+		})
 	}
-	sort.Slice(parts, func(i, j int) bool { return parts[i].index < parts[j].index })
+	sort.Slice(parts, func(i, j int) bool { return bytes.Compare(parts[i].desc.Start, parts[j].desc.Start) < 0 })
 	return parts
 }
 
 // String prints the directory as one line a range, for tests and logs.
 func (d *Directory) String() string {
 	var b bytes.Buffer
-	for _, r := range d.ranges {
+	for _, r := range d.All() {
 		fmt.Fprintf(&b, "r%d:{%q-%q} epoch=%d\n", r.RangeId, r.Start, r.End, r.Epoch)
 	}
 	return b.String()

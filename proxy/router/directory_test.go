@@ -205,3 +205,131 @@ func TestCutIsDivide(t *testing.T) {
 		t.Errorf("%d of 5000 lie within one range", short)
 	}
 }
+
+// Changes of a directory against a directory that is made anew, in the right and in
+// the wrong; and nobody sees a directory that he has change.
+func TestChangesOfADirectoryAgainstOneMadeAnew(t *testing.T) {
+	rng := rand.New(rand.NewSource(1))
+	d := directory(t, "1@1:,")
+	next, refused, taken := uint64(2), 0, 0
+	for range 20_000 {
+		all := d.All()
+		before := compact(d)
+		var changed []*rangepb.RangeDescriptor
+		var removed []uint64
+		for range 1 + rng.Intn(2) {
+			i := rng.Intn(len(all))
+			r := all[i]
+			switch rng.Intn(8) {
+			case 0: // a merge, perhaps forgotten by one side
+				if i+1 < len(all) {
+					changed = append(changed, &rangepb.RangeDescriptor{RangeId: r.RangeId, Epoch: r.Epoch + 1, Start: r.Start, End: all[i+1].End})
+					removed = append(removed, all[i+1].RangeId)
+				}
+			case 1: // anything
+				changed = append(changed, &rangepb.RangeDescriptor{RangeId: uint64(rng.Intn(int(next)) + 1), Start: key2(rng), End: key2(rng)})
+			case 2:
+				removed = append(removed, r.RangeId)
+			default:
+				at := key2(rng)
+				if bytes.Compare(at, r.Start) <= 0 || len(r.End) > 0 && bytes.Compare(at, r.End) >= 0 {
+					continue
+				}
+				changed = append(changed,
+					&rangepb.RangeDescriptor{RangeId: r.RangeId, Epoch: r.Epoch + 1, Start: r.Start, End: at},
+					&rangepb.RangeDescriptor{RangeId: next, Epoch: r.Epoch + 1, Start: at, End: r.End})
+				next++
+			}
+		}
+		got, err := d.with(changed, removed)
+		want, wantErr := NewDirectory(changedBySearch(all, changed, removed))
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("%s\nwith %v without %v: %v, made anew: %v", d, changed, removed, err, wantErr)
+		}
+		if compact(d) != before {
+			t.Fatalf("%s has become %s", before, d)
+		}
+		if err != nil {
+			refused++
+			continue
+		}
+		taken++
+		if compact(got) != compact(want) || got.Len() != len(got.All()) || got.byID.Len() != got.Len() {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+		for _, r := range got.All() {
+			if got.ByID(r.RangeId) != r {
+				t.Fatalf("range %d is not found by its id", r.RangeId)
+			}
+		}
+		if d = got; d.Len() > 100 {
+			d = directory(t, "1@1:,")
+		}
+	}
+	if refused < 1000 || taken < 5000 {
+		t.Errorf("%d changes taken, %d refused", taken, refused)
+	}
+}
+
+func key2(rng *rand.Rand) []byte {
+	return []byte{byte('a' + rng.Intn(16)), byte('a' + rng.Intn(16))}[:rng.Intn(3)]
+}
+
+func changedBySearch(all, changed []*rangepb.RangeDescriptor, removed []uint64) (out []*rangepb.RangeDescriptor) {
+	last := make(map[uint64]*rangepb.RangeDescriptor)
+	for _, c := range changed {
+		last[c.RangeId] = c
+	}
+	for _, id := range removed {
+		last[id] = nil
+	}
+	for _, r := range all {
+		if _, ok := last[r.RangeId]; !ok {
+			out = append(out, r)
+		}
+	}
+	for _, c := range changed {
+		if last[c.RangeId] == c {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func BenchmarkDirectory(b *testing.B) {
+	for _, n := range []int{1, 1000, 100_000} {
+		ranges := make([]*rangepb.RangeDescriptor, n)
+		for i := range ranges {
+			ranges[i] = &rangepb.RangeDescriptor{RangeId: uint64(i + 1), Epoch: 1}
+			if i > 0 {
+				ranges[i].Start = fmt.Appendf(nil, "/registry/pods/%09d", i)
+				ranges[i-1].End = ranges[i].Start
+			}
+		}
+		d, err := NewDirectory(ranges)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("lookup/ranges=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				if d.Lookup(ranges[i*7919%n].Start) == nil {
+					b.Fatal("no range")
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("split/ranges=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				r := ranges[i*7919%n]
+				at := append(bytes.Clone(r.Start), 0)
+				cut := &placementpb.Cut{Descriptors: []*rangepb.RangeDescriptor{
+					{RangeId: r.RangeId, Epoch: 2, Start: r.Start, End: at}, {RangeId: uint64(n + 1), Epoch: 2, Start: at, End: r.End},
+				}}
+				if _, err := d.Apply(cut); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -58,7 +58,7 @@ func (d *Directory) participants(spans []mvcc.Access) ([]txn.Participant, []Piec
 	cut := d.cut(spans)
 	parts, pieces := make([]txn.Participant, len(cut)), make([]Piece, len(cut))
 	for i, p := range cut {
-		r := d.ranges[p.index]
+		r := p.desc
 		parts[i] = txn.Participant{RangeID: r.RangeId, Epoch: r.Epoch, Start: r.Start, Spans: p.spans}
 		if len(r.End) != 0 {
 			parts[i].End = r.End

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 const (
@@ -204,11 +205,16 @@ func (s *stream) segmentEnd() []byte {
 	if dir == nil {
 		return s.end
 	}
-	i := dir.index(s.next) + segmentRanges
-	if i >= len(dir.ranges) {
+	var end []byte
+	n := 0
+	dir.from(dir.Lookup(s.next), func(r *rangepb.RangeDescriptor) bool {
+		end = r.End
+		n++
+		return n < segmentRanges
+	})
+	if len(end) == 0 {
 		return s.end
 	}
-	end := dir.ranges[i].Start
 	if s.end != nil && bytes.Compare(s.end, end) < 0 {
 		return s.end
 	}

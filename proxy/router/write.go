@@ -158,7 +158,7 @@ func (o *write) begin() {
 			o.finish(nil, fmt.Errorf("%w (%w)", ErrTooManyRequests, errHeld))
 			return
 		}
-		d := o.dir.ranges[parts[0].index]
+		d := parts[0].desc
 		o.r.cfg.Ranges.Write(d.RangeId, d.Epoch, o.req, o.written)
 	default:
 		o.coordinate()
