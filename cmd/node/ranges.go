@@ -79,6 +79,19 @@ func (r ranges) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvc
 	return nil
 }
 
+// HalfKey halves the piece by the sizes of the local engine.
+func (r ranges) HalfKey(p router.Piece) ([]byte, error) {
+	pieces := []router.Piece{p}
+	if err := r.c.Readers.Check(replicaPieces(pieces)...); err != nil {
+		return nil, viewError(pieces, err)
+	}
+	key, err := r.c.MVCC.HalfKey(p.Start, p.End)
+	if err != nil {
+		return nil, viewError(pieces, guard{r.c, pieces}.check(p.Start, err))
+	}
+	return key, nil
+}
+
 // Nudge has the range look after itself.
 func (r ranges) Nudge(rangeID uint64) { r.c.Store.Post(rangeID, replica.Nudge{}) }
 

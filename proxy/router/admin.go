@@ -1,13 +1,10 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
@@ -89,12 +86,9 @@ var (
 	ErrTooFewKeys = errors.New("router: range has fewer than two keys")
 )
 
-// halfSamples bounds what HalfKey keeps in memory while it scans.
-const halfSamples = 4096
-
-// HalfKey returns the key at which a range is halved by the size of its live
-// keys and values: the shortest above the last key of the left half and not above
-// the first of the right one. It reads the range once. The caller owns the key.
+// HalfKey returns a key at which a range is halved by size, about exactly if it is
+// small, and the shortest that does so there; live keys are on both sides of it. What
+// it costs does not depend on the size of the range. The caller owns the key.
 // ErrUnknownRange, ErrTooFewKeys, and the errors of a read.
 func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	dir := r.dir.Load()
@@ -111,17 +105,11 @@ func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	}
 	var half []byte
 	err := r.readAt(ctx, readPlan{
-		spans: []mvcc.Access{span},
-		eval: func(_ Point, v View, _ []Piece) error {
-			var s sizes
-			if err := v.Scan(span.Start, span.End, mvcc.ScanOptions{}, func(kv *mvccpb.KeyValue) (bool, error) {
-				s.add(kv.Key, len(kv.Key)+len(kv.Value))
-				return true, ctx.Err()
-			}); err != nil {
-				return forgotten(err)
-			}
-			half = s.half()
-			return nil
+		spans: []mvcc.Access{span}, noView: true,
+		eval: func(_ Point, _ View, pieces []Piece) (err error) {
+			// Split meanwhile, the first piece is what is left of the range.
+			half, err = r.cfg.Ranges.HalfKey(pieces[0])
+			return err
 		},
 	})
 	if err != nil {
@@ -131,67 +119,4 @@ func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %d", ErrTooFewKeys, rangeID)
 	}
 	return half, nil
-}
-
-// sizes samples a scan: places between two keys with the bytes that stand before
-// them, at about even distances in bytes.
-type sizes struct {
-	samples []sample
-	total   int
-	step    int
-	// last is the key before the next one, nil before the first.
-	last []byte
-}
-
-// sample is a place where the scan may be cut: key is the shortest boundary there.
-type sample struct {
-	key    []byte
-	before int
-}
-
-// add takes the next key of the scan, which may change after the call.
-func (s *sizes) add(key []byte, size int) {
-	// Before the first key there is no place: the left half would be empty.
-	if s.last != nil && (len(s.samples) == 0 || s.total-s.samples[len(s.samples)-1].before >= s.step) {
-		s.samples = append(s.samples, sample{separator(s.last, key), s.total})
-		if len(s.samples) == halfSamples {
-			s.step = max(2*s.step, 2*s.total/halfSamples)
-			kept := s.samples[:1]
-			for _, x := range s.samples[1:] {
-				if x.before-kept[len(kept)-1].before >= s.step {
-					kept = append(kept, x)
-				}
-			}
-			s.samples = kept
-		}
-	}
-	s.last = append(s.last[:0], key...)
-	s.total += size
-}
-
-// separator returns the shortest key above left and not above right, which is above
-// left: the beginning of right that is no beginning of left. Any shorter one that is
-// not above right is not above left either.
-func separator(left, right []byte) []byte {
-	n := 0
-	for n < len(left) && left[n] == right[n] {
-		n++
-	}
-	return bytes.Clone(right[:n+1])
-}
-
-// half returns the boundary of the sample nearest to the middle, nil without any.
-func (s *sizes) half() []byte {
-	var best []byte
-	distance := 0
-	for _, x := range s.samples {
-		d := x.before - s.total/2
-		if d < 0 {
-			d = -d
-		}
-		if best == nil || d < distance {
-			best, distance = x.key, d
-		}
-	}
-	return best
 }

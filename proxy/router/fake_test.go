@@ -392,6 +392,8 @@ func (w fakeRanges) HashVersions(int64, int64, []Piece, *mvcc.Hasher) error {
 	return errors.New("not here")
 }
 
+func (w fakeRanges) HalfKey(p Piece) ([]byte, error) { return w.store.HalfKey(p.Start, p.End) }
+
 func (w fakeRanges) Nudge(id uint64) {
 	w.interrupted()
 	w.nudged[id]++

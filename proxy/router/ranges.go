@@ -41,6 +41,10 @@ type Ranges interface {
 	// rev, under the same conditions and with the same errors as View, and with
 	// h.Pause's.
 	HashVersions(rev, compacted int64, pieces []Piece, h *mvcc.Hasher) error
+	// HalfKey returns a key that halves the piece by size, nil if fewer than two
+	// keys live in it, under the same checks as View. It may be about exact; its
+	// cost is bounded.
+	HalfKey(Piece) ([]byte, error)
 	// Nudge says that a reader waits too long for the range: a leader with
 	// nothing outstanding registers again, a group without one elects (R5).
 	Nudge(rangeID uint64)
