@@ -141,6 +141,15 @@ func (s *Store) Close() error {
 	return s.checkpointLocked(pebble.Sync, nil)
 }
 
+// PrepareBoundary does beforehand what EnsureBoundary would have to read for: a
+// run of keys, with what lies between them. It may be called at any time.
+func (s *Store) PrepareBoundary(key []byte) error {
+	if err := s.counts.Cut(key, keyScanner{s}); err != nil {
+		return fmt.Errorf("mvcc: prepare boundary %q: %w", key, err)
+	}
+	return nil
+}
+
 // EnsureBoundary tells the counts that a range begins, or ends, at key, as
 // revisions grow within a range only. It is called after the batch of the split
 // is committed, and at a start for each replica; both before anything new is

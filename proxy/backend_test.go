@@ -155,6 +155,8 @@ func (b *backend) HashVersions(rev, compacted int64, pieces []router.Piece, h *m
 
 func (b *backend) HalfKey(p router.Piece) ([]byte, error) { return b.store.HalfKey(p.Start, p.End) }
 
+func (b *backend) PrepareSplit([]byte) {}
+
 func (b *backend) Nudge(uint64) {}
 
 func (b *backend) Wake(uint64) {}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"go.uber.org/zap"
+
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
@@ -90,6 +92,14 @@ func (r ranges) HalfKey(p router.Piece) ([]byte, error) {
 		return nil, viewError(pieces, guard{r.c, pieces}.check(p.Start, err))
 	}
 	return key, nil
+}
+
+// PrepareSplit cuts the counts at the key.
+func (r ranges) PrepareSplit(key []byte) {
+	if err := r.c.MVCC.PrepareBoundary(key); err != nil {
+		// What is damaged is found again, and told, by who needs it.
+		r.c.log.Warn("split not prepared", zap.Error(err))
+	}
 }
 
 // Nudge has the range look after itself.

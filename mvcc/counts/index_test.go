@@ -225,6 +225,11 @@ func (h *historyTest) maintain() {
 	if err := h.x.Maintain(h.m, 1+h.rng.IntN(3)); err != nil {
 		h.t.Fatal(err)
 	}
+	if h.rng.IntN(3) == 0 {
+		if err := h.x.Cut([]byte(h.key()), h.m); err != nil {
+			h.t.Fatal(err)
+		}
+	}
 }
 
 func (h *historyTest) boundary() {

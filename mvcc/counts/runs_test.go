@@ -210,6 +210,46 @@ func TestMergeKeepsBoundaries(t *testing.T) {
 	}
 }
 
+// A boundary inside of a run takes a look at the keys, which may have been taken
+// before: then nobody waits for it while the split is applied.
+func TestACutRunIsNotLookedAtForItsBoundary(t *testing.T) {
+	x, m := New(Options{RunKeys: 100}), newModel()
+	for i := range 50 {
+		apply(t, x, nil, int64(i+1), Change{key(i), 1})
+		m.add(string(key(i)), int64(i+1), 1)
+	}
+	e := openEngine(t, vfs.NewMem())
+	defer func() { _ = e.db.Close() }()
+	b := e.db.NewBatch()
+	defer func() { _ = b.Close() }()
+	if err := x.EnsureBoundary(b, key(20), failing{}); !errors.Is(err, errScan) {
+		t.Fatalf("a boundary in a whole run: %v", err)
+	}
+	if err := x.Cut(key(20), m); err != nil {
+		t.Fatal(err)
+	}
+	if x.isBoundary(key(20)) {
+		t.Error("a cut makes no boundary")
+	}
+	for range 2 { // again it has nothing to do
+		if err := x.Cut(key(20), failing{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, none := range [][]byte{key(0), key(100), []byte("a")} { // no key is on one of the sides
+		if err := x.Cut(none, failing{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := x.EnsureBoundary(b, key(20), failing{}); err != nil || !x.isBoundary(key(20)) {
+		t.Fatalf("a boundary at a cut: %v", err)
+	}
+	x.check(t)
+	if got := mustCount(t, x, key(10), key(30), 50, m); got != 20 {
+		t.Errorf("count %d", got)
+	}
+}
+
 func TestFailedScanChangesNothing(t *testing.T) {
 	x, m := New(Options{RunKeys: 4}), newModel()
 	for i := range 8 {

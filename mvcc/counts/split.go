@@ -51,7 +51,7 @@ func (x *Index) Maintain(scan Scanner, limit int) error {
 		if r == nil {
 			return nil
 		}
-		done, err := x.splitRun(r, nil, scan)
+		done, err := x.splitRun(r, nil, false, scan)
 		if err != nil {
 			x.enqueue(r)
 			return err
@@ -86,14 +86,14 @@ func (x *Index) locateLocked(r *run) (at location, end []byte, ok bool) {
 	return at, x.pageEndLocked(at.page), true
 }
 
-// splitRun cuts a run: at the key, or, if it is nil, into pieces of a third of the
-// wanted size. It reports false if the keys do not show yet what was applied.
+// splitRun cuts a run: at the key, where a range begins if boundary is set, or, if
+// it is nil, into pieces of a third of the wanted size. It reports false if the keys do not show yet what was applied.
 //
 // The keys are read without any lock. They lack changes whose batch is not
 // committed, so what they say is put together with the changes recorded since the
 // split was wanted, if it shows all the others (shownBy). The result must be the
 // history that the run has.
-func (x *Index) splitRun(r *run, at []byte, scan Scanner) (done bool, err error) {
+func (x *Index) splitRun(r *run, at []byte, boundary bool, scan Scanner) (done bool, err error) {
 	x.mu.RLock()
 	_, end, ok := x.locateLocked(r)
 	forgotten := x.mu.forgotten
@@ -159,7 +159,7 @@ func (x *Index) splitRun(r *run, at []byte, scan Scanner) (done bool, err error)
 		case i == 0:
 			n.start, n.boundary = r.start, r.boundary
 		case at != nil:
-			n.boundary = true
+			n.boundary = boundary
 		}
 		n.inherit(r)
 		runs = append(runs, n)
@@ -337,7 +337,7 @@ func (x *Index) EnsureBoundary(b *pebble.Batch, key []byte, scan Scanner) error 
 			return nil
 		}
 		if r != nil {
-			if _, err := x.splitRun(r, slices.Clone(key), scan); err != nil {
+			if _, err := x.splitRun(r, slices.Clone(key), true, scan); err != nil {
 				return err
 			}
 			made = x.isBoundary(key)
@@ -347,6 +347,25 @@ func (x *Index) EnsureBoundary(b *pebble.Batch, key []byte, scan Scanner) error 
 		}
 	}
 	return fmt.Errorf("%w: boundary %q", ErrUnsettled, key)
+}
+
+// Cut makes a run begin at key if that takes a look at the keys, so that
+// EnsureBoundary, which is called where others wait, need not look. It may be
+// called at any time and promises nothing: changes that are not committed yet may
+// keep the run whole, and a checkpoint may put it together again.
+func (x *Index) Cut(key []byte, scan Scanner) error {
+	x.mu.RLock()
+	p := x.mu.pages[x.findPageLocked(key)]
+	r := p.runs[p.find(key)]
+	p.mu.Lock()
+	whole := r.maxKey != nil && !bytes.Equal(r.start, key) && bytes.Compare(r.minKey, key) < 0 && bytes.Compare(key, r.maxKey) <= 0
+	p.mu.Unlock()
+	x.mu.RUnlock()
+	if !whole {
+		return nil
+	}
+	_, err := x.splitRun(r, slices.Clone(key), false, scan)
+	return err
 }
 
 func (x *Index) isBoundary(key []byte) bool {

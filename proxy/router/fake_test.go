@@ -394,6 +394,12 @@ func (w fakeRanges) HashVersions(int64, int64, []Piece, *mvcc.Hasher) error {
 
 func (w fakeRanges) HalfKey(p Piece) ([]byte, error) { return w.store.HalfKey(p.Start, p.End) }
 
+func (w fakeRanges) PrepareSplit(key []byte) {
+	if err := w.store.PrepareBoundary(key); err != nil {
+		w.t.Error(err)
+	}
+}
+
 func (w fakeRanges) Nudge(id uint64) {
 	w.interrupted()
 	w.nudged[id]++

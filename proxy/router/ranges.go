@@ -45,6 +45,10 @@ type Ranges interface {
 	// keys live in it, under the same checks as View. It may be about exact; its
 	// cost is bounded.
 	HalfKey(Piece) ([]byte, error)
+	// PrepareSplit does beforehand what a split at the key would have to read for
+	// when it is applied, where all wait. It may take its time, and fail: then it
+	// is done at the split.
+	PrepareSplit(key []byte)
 	// Nudge says that a reader waits too long for the range: a leader with
 	// nothing outstanding registers again, a group without one elects (R5).
 	Nudge(rangeID uint64)

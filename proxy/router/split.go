@@ -29,6 +29,9 @@ const (
 // Split splits the range that holds key at key (R11) and returns both halves
 // once it is decided. ErrBoundaryExists. No error holds the key, which may be long.
 func (r *Router) Split(ctx context.Context, key []byte) (left, right *rangepb.RangeDescriptor, err error) {
+	if ctx.Err() == nil {
+		r.cfg.Ranges.PrepareSplit(key)
+	}
 	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.SplitResult, error)) func() {
 		return r.startSplit(key, done)
 	})
