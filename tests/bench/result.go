@@ -200,7 +200,14 @@ func (b *bench) report(w io.Writer) {
 func (b *bench) reportExtras(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t)
-	for _, work := range b.Works {
+	// Some works have several parts, with names of their own.
+	var measured []string
+	for _, r := range b.results {
+		if !slices.Contains(measured, r.Work) {
+			measured = append(measured, r.Work)
+		}
+	}
+	for _, work := range measured {
 		for _, target := range b.targets {
 			rs := b.of(work, target.name)
 			if len(rs) == 0 {
