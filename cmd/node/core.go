@@ -132,9 +132,12 @@ func (c *Core) bootstrap() error {
 	b := c.DB.NewBatch()
 	defer func() { _ = b.Close() }() // committed or given up
 	if _, err := raftlog.ReadApplied(c.DB, keys.MetaGroupID); err == nil {
-		return nil
+		return c.engine.Complete()
 	} else if !errors.Is(err, raftlog.ErrNotFound) {
 		return c.explain(metaPart, err)
+	}
+	if !c.engine.IsNew() {
+		return c.explain(metaPart, fmt.Errorf("%w: no applied state", raftlog.ErrCorrupt))
 	}
 	if err := raftlog.Bootstrap(c.DB, b, keys.MetaGroupID, []uint64{metaReplicaID}, nil); err != nil {
 		if errors.Is(err, raftlog.ErrExists) {
@@ -150,7 +153,7 @@ func (c *Core) bootstrap() error {
 	if err := b.Commit(pebble.Sync); err != nil {
 		return fmt.Errorf("%s: first write: %w", c.engine.Dir(), err)
 	}
-	return nil
+	return c.engine.Complete()
 }
 
 // firstRanges is the directory of a new cluster: one range over everything.

@@ -36,6 +36,8 @@ func chunk(b []byte) (end int, whole bool) {
 
 // masked is the engine's checksum of a chunk's type and payload.
 func masked(b []byte) uint32 {
-	sum := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))
+	sum := crc32.Checksum(b, castagnoli)
 	return (sum>>15 | sum<<17) + 0xa282ead8
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)

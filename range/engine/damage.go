@@ -27,8 +27,6 @@ var (
 	// ErrNoData: it is empty, and was said to have data.
 	ErrNoData = errors.New("the data directory is empty, and --initial-cluster-state=existing asks for one with data: " +
 		"joining a cluster is not supported yet; give the right --data-dir, or --initial-cluster-state=new for a new one")
-	// ErrForeignData: it has files, but none of ours.
-	ErrForeignData = errors.New("the data directory is not empty and was not made by hawser: choose an empty --data-dir")
 )
 
 // IsDamage reports whether err says that what is on the disk is not what was
@@ -47,7 +45,7 @@ func IsNewer(err error) bool {
 // should have is not there, or is shorter or longer than it was. The engine does
 // not say of such an error that it is damage.
 func lacksFile(err error) bool {
-	return errors.Is(err, os.ErrNotExist) || err != nil && strings.Contains(err.Error(), "object size mismatch")
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, pebble.ErrDBNotPristine) || err != nil && strings.Contains(err.Error(), "object size mismatch")
 }
 
 // explain adds to an error of reading a part of a data directory which

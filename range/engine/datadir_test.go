@@ -11,6 +11,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func testID() Identity { return Identity{ClusterID: 7, NodeID: 9} }
@@ -68,15 +70,20 @@ func TestDataDirectoryThatCannotBeUsedIsRefusedAndUntouched(t *testing.T) {
 		{"etcd's", func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, etcdDir, "snap", "db"), "x")
 		}, ErrEtcdData},
-		{"somebody's files", func(t *testing.T, dir string) {
-			write(t, filepath.Join(dir, "photo.jpg"), "x")
-		}, ErrForeignData},
+		{"engine missing", func(t *testing.T, dir string) {
+			id := testID()
+			id.Format = dataFormat
+			id.Checksum = id.sum()
+			if err := writeIdentity(vfs.Default, dir, id); err != nil {
+				t.Fatal(err)
+			}
+		}, ErrDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			c.make(t, dir)
 			before := listing(t, dir)
-			_, err := openDataDir(vfs.Default, dir, testID)
+			_, err := openDataDir(vfs.Default, dir, zap.NewNop(), testID)
 			if !errors.Is(err, c.want) {
 				t.Fatalf("got %v, want %v", err, c.want)
 			}
@@ -90,20 +97,54 @@ func TestDataDirectoryThatCannotBeUsedIsRefusedAndUntouched(t *testing.T) {
 	}
 }
 
+// TestFilesOfOthersAreNamedAndLeftAlone: as etcd does, for a fresh volume has
+// lost+found, and others have other things.
+func TestFilesOfOthersAreNamedAndLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"lost+found", ".snapshot"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "photo.jpg"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		core, log := observer.New(zap.WarnLevel)
+		d, err := openDataDir(vfs.Default, dir, zap.New(core), testID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.close(); err != nil {
+			t.Fatal(err)
+		}
+		var named []any
+		for _, e := range log.All() {
+			named = append(named, e.ContextMap()["name"])
+		}
+		if got, want := fmt.Sprint(named), "[.snapshot lost+found photo.jpg]"; got != want {
+			t.Errorf("named %s, want %s", got, want)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "photo.jpg")); err != nil || string(b) != "x" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
 func TestDataDirectoryIsLocked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "data")
-	d, err := openDataDir(vfs.Default, dir, testID)
+	d, err := openDataDir(vfs.Default, dir, zap.NewNop(), testID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openDataDir(vfs.Default, dir, testID); !errors.Is(err, ErrInUse) {
+	if _, err := openDataDir(vfs.Default, dir, zap.NewNop(), testID); !errors.Is(err, ErrInUse) {
 		t.Fatalf("second open: got %v, want ErrInUse", err)
 	}
 	if err := d.close(); err != nil {
 		t.Fatal(err)
 	}
 	other := func() Identity { return Identity{ClusterID: 1, NodeID: 1} }
-	d, err = openDataDir(vfs.Default, dir, other)
+	d, err = openDataDir(vfs.Default, dir, zap.NewNop(), other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +167,7 @@ func TestDataDirectoryIsLocked(t *testing.T) {
 func TestEngineOfAnotherClusterIsRefused(t *testing.T) {
 	root := t.TempDir()
 	open := func(name string, id Identity) (*dataDir, error) {
-		return openDataDir(vfs.Default, filepath.Join(root, name), func() Identity { return id })
+		return openDataDir(vfs.Default, filepath.Join(root, name), zap.NewNop(), func() Identity { return id })
 	}
 	a, err := open("a", testID())
 	if err != nil {
@@ -179,7 +220,7 @@ func (quiet) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) 
 // directory is there after a power failure.
 func TestNewDataDirectorySurvivesACrash(t *testing.T) {
 	mem := vfs.NewCrashableMem()
-	d, err := openDataDir(mem, "var/lib/data", testID)
+	d, err := openDataDir(mem, "var/lib/data", zap.NewNop(), testID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +228,7 @@ func TestNewDataDirectorySurvivesACrash(t *testing.T) {
 	if err := d.close(); err != nil {
 		t.Fatal(err)
 	}
-	d, err = openDataDir(clone, "var/lib/data", func() Identity {
+	d, err = openDataDir(clone, "var/lib/data", zap.NewNop(), func() Identity {
 		t.Fatal("the directory is new again")
 		return Identity{}
 	})

@@ -45,6 +45,8 @@ type Engine struct {
 	Identity Identity
 
 	dir *dataDir
+	// synced is the notes of what is synced; nil if none are made.
+	synced *syncedTable
 }
 
 // Open locks a data directory, or makes a new one, checks it and opens its
@@ -61,7 +63,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if cfg.MustExist {
 		newID = nil
 	}
-	dir, err := openDataDir(cfg.FS, cfg.Dir, newID)
+	dir, err := openDataDir(cfg.FS, cfg.Dir, cfg.Logger, newID)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +75,11 @@ func Open(cfg Config) (_ *Engine, err error) {
 }
 
 func (e *Engine) open(cfg Config) error {
-	db, err := pebble.Open(e.dir.enginePath(), cfg.options())
+	opts, err := e.options(cfg)
+	if err != nil {
+		return err
+	}
+	db, err := pebble.Open(e.dir.enginePath(), opts)
 	if lacksFile(err) {
 		err = fmt.Errorf("%w: %w", pebble.ErrCorruption, err)
 	}
@@ -87,6 +93,13 @@ func (e *Engine) open(cfg Config) error {
 	return nil
 }
 
+// IsNew reports whether the engine was never complete: what it lacks is still to be
+// written. In any other engine it is damage.
+func (e *Engine) IsNew() bool { return e.dir.isNew }
+
+// Complete says, durably, that the engine has what its node must find in it.
+func (e *Engine) Complete() error { return e.dir.complete() }
+
 // Dir returns the data directory.
 func (e *Engine) Dir() string { return e.dir.path }
 
@@ -97,7 +110,11 @@ var ErrNotClosed = errors.New("the engine is not closed after its fault")
 // Close closes the engine, unless its fault left it with locks held, on which
 // closing would wait for ever, and unlocks the data directory.
 func (e *Engine) Close() error {
-	return errors.Join(e.closeDB(), e.dir.close())
+	err := e.closeDB()
+	if e.synced != nil {
+		err = errors.Join(err, e.synced.close())
+	}
+	return errors.Join(err, e.dir.close())
 }
 
 func (e *Engine) closeDB() error {

@@ -1,18 +1,41 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
 )
 
 // LogBlock is the size of a block of the engine's log.
 const LogBlock = logBlock
 
-// CheckLog checks the log of a data directory that nobody has open.
+// SyncedFile is the name of the notes of what is synced.
+const SyncedFile = syncedFile
+
+// CheckLog checks the logs of a data directory that nobody has open.
 func CheckLog(fs vfs.FS, dir string) error {
-	d := &dataDir{fs: fs, path: dir}
-	return d.checkLog()
+	d := &dataDir{fs: fs, path: dir, log: zap.NewNop()}
+	_, firstLog, err := d.checkManifest()
+	if err != nil {
+		return err
+	}
+	return d.checkLogs(firstLog)
+}
+
+// Synced returns how much of a log is noted to be synced, 0 if nothing is.
+func Synced(fs vfs.FS, dir string, number uint64) (length int64, err error) {
+	slots, unreadable, err := readSynced(fs, fs.PathJoin(dir, engineDir))
+	if err != nil || unreadable > 0 {
+		return 0, fmt.Errorf("%d unreadable, %w", unreadable, err)
+	}
+	for _, s := range slots {
+		if s.number == number {
+			length = int64(s.length)
+		}
+	}
+	return length, nil
 }
 
 // ScanLog reads a log with a number, as if a place before it were unreadable if bad

@@ -70,27 +70,38 @@ func writeIdentity(fs vfs.FS, dir string, id Identity) error {
 	if err != nil {
 		return err
 	}
-	name := fs.PathJoin(dir, identityFile)
+	return replaceFile(fs, dir, identityFile, append(b, '\n'))
+}
+
+// replaceFile makes a file, or puts another in its place, durably: a crash leaves
+// the one or the other.
+func replaceFile(fs vfs.FS, dir, base string, content []byte) error {
+	name := fs.PathJoin(dir, base)
 	f, err := fs.Create(name+".tmp", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
-	_, err = f.Write(append(b, '\n'))
+	_, err = f.Write(content)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = fs.Rename(name+".tmp", name)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+	if err == nil {
+		err = syncDir(fs, dir)
 	}
-	opened, err := fs.OpenDir(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
-	}
-	if err := errors.Join(opened.Sync(), opened.Close()); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(fs vfs.FS, dir string) error {
+	opened, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(opened.Sync(), opened.Close())
 }
 
 // checkEngineFile compares the identity file beside the engine's files with the

@@ -64,7 +64,8 @@ func logOf(t *testing.T) (dir, name string, content []byte) {
 	return dir, name, content
 }
 
-// killed kills a node and returns its newest log.
+// killed kills a node and returns its newest log. It removes the notes of what is
+// synced: these tests are about what the log itself proves.
 func killed(t *testing.T, n *node.Node, dir string) (name string, content []byte) {
 	t.Helper()
 	if err := n.Kill(); err != nil {
@@ -72,7 +73,7 @@ func killed(t *testing.T, n *node.Node, dir string) (name string, content []byte
 	}
 	name = newestLog(t, dir)
 	content, err := os.ReadFile(name)
-	if err != nil {
+	if err := errors.Join(err, os.Remove(filepath.Join(dir, "engine", engine.SyncedFile))); err != nil {
 		t.Fatal(err)
 	}
 	return name, content

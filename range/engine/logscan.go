@@ -16,39 +16,82 @@ type logScan struct {
 	// bad: some place could not be read, the first at unreadable.
 	bad        bool
 	unreadable int64
+	// readable is up to where everything could be read.
+	readable int64
 	// record is what is there of the record that the next chunk goes on with;
 	// nil if none is known.
 	record []byte
-	// entries has the lowest index of each group's entries behind unreadable.
+	// entries has the lowest index of each group's entries behind unreadable; nil:
+	// nobody asks for evidence.
 	entries map[uint64]uint64
 	proven  bool
 }
 
 func (s *logScan) scan(block []byte, offset int64) {
-	for at := 0; at+logHeader <= len(block); {
+	for at := 0; at < len(block); {
 		b := block[at:]
+		if len(b) < logHeaderSync && allZero(b) {
+			s.good(offset + int64(len(block))) // the end of a block is left out
+			return
+		}
+		if len(b) < logHeader {
+			s.unread(offset + int64(at))
+			return
+		}
+		if s.trailer(b[:logHeader]) {
+			// What follows is of a log that was here before.
+			s.good(offset + int64(at+logHeader))
+			s.unread(offset + int64(at+logHeader))
+			at += logHeader
+			continue
+		}
 		kind, header := b[6], logHeader
 		if kind >= firstSyncType {
 			header = logHeaderSync
 		}
-		if kind == 0 && len(b) < logHeaderSync {
-			return // the end of a block is left out
-		}
 		end := header + int(binary.LittleEndian.Uint16(b[4:]))
 		if kind < firstLogType || kind >= beyondSyncType || end > len(b) ||
 			binary.LittleEndian.Uint32(b[7:]) != s.number || binary.LittleEndian.Uint32(b) != masked(b[6:end]) {
-			if !s.bad {
-				s.bad, s.unreadable = true, offset+int64(at)
-			}
-			s.record = nil
+			s.unread(offset + int64(at))
 			at++ // the next chunk may be anywhere: number and checksum tell
 			continue
 		}
-		if s.bad {
+		if s.bad && s.entries != nil {
 			s.chunk((kind-firstLogType)%4, b[header:end])
 		}
 		at += end
+		s.good(offset + int64(at))
 	}
+}
+
+// good says that all is readable up to an offset, unless something before is not.
+func (s *logScan) good(offset int64) {
+	if !s.bad {
+		s.readable = offset
+	}
+}
+
+// unread says that nothing can be read at an offset.
+func (s *logScan) unread(offset int64) {
+	if !s.bad {
+		s.bad, s.unreadable = true, offset
+	}
+	s.record = nil
+}
+
+// trailer reports whether b is the end of a log that was closed: a whole chunk with
+// nothing in it, of the next log.
+func (s *logScan) trailer(b []byte) bool {
+	return b[6] == firstLogType && binary.LittleEndian.Uint32(b[7:]) == s.number+1 && allZero(b[:6])
+}
+
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // chunk takes a chunk behind what is unreadable.

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
@@ -9,18 +12,42 @@ import (
 
 // options are those of a node's engine: what the format of the rows asks for
 // (mvcc.EngineOptions), and what a node adds.
-func (c *Config) options() *pebble.Options {
+func (e *Engine) options(c Config) (*pebble.Options, error) {
 	o := mvcc.EngineOptions(c.FS)
 	o.Logger, o.EventListener = Logger(c.Logger), events(c.Logger)
 	o.CacheSize = c.CacheBytes
 	o.DisableWAL = false
 	if c.NoSync {
 		o.FS = noSync{o.FS}
+	} else {
+		if err := e.noteSyncs(c); err != nil {
+			return nil, err
+		}
+		if e.synced != nil {
+			o.FS = notingFS{o.FS, e.synced}
+		}
 	}
 	if c.Tune != nil {
 		c.Tune(o)
 	}
-	return o
+	return o, nil
+}
+
+// noteSyncs begins to note how far the logs are synced. Where that cannot be
+// written, as on a full disk, the engine works all the same.
+func (e *Engine) noteSyncs(c Config) error {
+	err := makeDir(c.FS, e.dir.enginePath())
+	if err == nil {
+		e.synced, err = openSynced(c.FS, e.dir.enginePath(), e.dir.firstLog, c.Logger)
+	}
+	if IsNewer(err) || errors.Is(err, ErrNewerFormat) {
+		return fmt.Errorf("%s: %w", e.dir.path, err)
+	}
+	if err != nil {
+		e.synced = nil
+		c.Logger.Warn("cannot note how far the engine's log is synced: damage at its end may not be noticed", zap.Error(err))
+	}
+	return nil
 }
 
 // events logs damage that the engine finds in a file; who was reading gets it as

@@ -227,6 +227,26 @@ func TestDataDirectoryOfEtcd(t *testing.T) {
 	wantSame(t, dir, before)
 }
 
+// TestDataDirectoryOnAFreshVolume: what a file system puts there is no reason not to
+// serve, and is left alone.
+func TestDataDirectoryOnAFreshVolume(t *testing.T) {
+	dir := filepath.Join(testcluster.Dir(t), "data")
+	if err := os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, dir)
+	fill(t, p.address, 10)
+	p.stop(t)
+	p = start(t, dir)
+	if n := readable(t, p.address, 10); n > 0 {
+		t.Errorf("%d keys are damaged", n)
+	}
+	p.stop(t)
+	if !strings.Contains(p.output(), `"name":"lost+found"`) {
+		t.Errorf("no warning:\n%s", p.tail(4<<10))
+	}
+}
+
 // TestDataDirectoryOfTwoClusters: the engine of one cluster below the identity
 // of another.
 func TestDataDirectoryOfTwoClusters(t *testing.T) {
@@ -305,20 +325,46 @@ func TestDamagedDataDirectory(t *testing.T) {
 			wantRefused(t, dir)
 		})
 	}
-	// Behind the flipped byte are records that say that it was synced: they would
-	// be lost if the log were taken to end there. Where the next record begins
-	// only the next block of 32 KiB tells, and only behind the last that proves
-	// something can damage not be told from a torn write.
-	for _, key := range []int{0, 10, 20, 30} {
+	// The notes of what was synced tell of each byte that was acknowledged, up to the
+	// last.
+	for _, key := range []int{0, 20, madeKeys - 2, madeKeys - 1} {
 		t.Run(fmt.Sprintf("log at key %d of %d", key, madeKeys), func(t *testing.T) {
 			dir, ends := killed(t)
-			if rest := ends[madeKeys] - ends[key+1]; rest < 36<<10 {
-				t.Fatalf("only %d bytes were written behind key %d", rest, key)
-			}
 			flipAt(t, newest(t, dir, "*.log"), (ends[key]+ends[key+1])/2)
 			wantRefused(t, dir)
 		})
 	}
+	t.Run("garbage at the end of the log", func(t *testing.T) {
+		dir, ends := killed(t)
+		for at := ends[madeKeys-1]; at < ends[madeKeys-1]+64; at++ {
+			flipAt(t, newest(t, dir, "*.log"), at)
+		}
+		wantRefused(t, dir)
+	})
+	// Without the notes, as an older release or a power failure leaves them, the records
+	// behind the flipped byte tell.
+	t.Run("log without notes", func(t *testing.T) {
+		dir, ends := killed(t)
+		if err := os.Remove(filepath.Join(dir, "engine", "SYNCED")); err != nil {
+			t.Fatal(err)
+		}
+		flipAt(t, newest(t, dir, "*.log"), (ends[20]+ends[21])/2)
+		wantRefused(t, dir)
+	})
+	t.Run("newest log missing", func(t *testing.T) {
+		dir, _ := killed(t)
+		if err := os.Remove(newest(t, dir, "*.log")); err != nil {
+			t.Fatal(err)
+		}
+		wantRefused(t, dir)
+	})
+	t.Run("engine missing", func(t *testing.T) {
+		dir := made(t)
+		if err := os.RemoveAll(filepath.Join(dir, "engine")); err != nil {
+			t.Fatal(err)
+		}
+		wantRefused(t, dir)
+	})
 	t.Run("identity", func(t *testing.T) {
 		dir := made(t)
 		flip(t, filepath.Join(dir, "HAWSER"), 0.5)
