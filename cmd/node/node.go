@@ -64,7 +64,9 @@ type Node struct {
 	// listeners are for clients, the first is ClientAddr; webListeners and
 	// metricsListeners for HTTP alone and for metrics and health.
 	listeners, webListeners, metricsListeners []net.Listener
-	running                                   sync.WaitGroup
+	// openFiles is how many file descriptors the engine may use for its tables.
+	openFiles int
+	running   sync.WaitGroup
 	// draining ends the Watch streams, stopping the background work.
 	draining  chan struct{}
 	stopping  chan struct{}
@@ -136,7 +138,7 @@ func (n *Node) coreConfig() CoreConfig {
 	return CoreConfig{
 		Engine: engine.Config{
 			FS: c.FS, Dir: c.DataDir, NewIDs: newIDs, MustExist: c.InitialClusterState == config.ClusterExisting,
-			CacheBytes: cacheBytes, NoSync: c.UnsafeNoFsync,
+			CacheBytes: cacheBytes, MaxOpenFiles: n.openFiles, NoSync: c.UnsafeNoFsync,
 		},
 		Logger: n.log,
 		Store: store.Config{
@@ -336,6 +338,12 @@ func (n *Node) autoCompact() {
 }
 
 func (n *Node) listen() error {
+	openFiles, connections, err := shareDescriptors(descriptorLimit())
+	if err != nil {
+		return err
+	}
+	n.openFiles = openFiles
+	places := make(chan struct{}, connections)
 	for _, group := range []struct {
 		what string
 		urls []url.URL
@@ -350,6 +358,9 @@ func (n *Node) listen() error {
 			if err != nil {
 				n.closeListeners()
 				return fmt.Errorf("listen for %s on %s: %w", group.what, u.String(), err)
+			}
+			if connections > 0 {
+				l = newLimitedListener(l, places)
 			}
 			*group.to = append(*group.to, l)
 		}

@@ -26,6 +26,9 @@ type Config struct {
 	MustExist bool
 	// CacheBytes is the size of the block cache. 0: Pebble's default.
 	CacheBytes int64
+	// MaxOpenFiles bounds the file descriptors of tables. 0: Pebble's default. Below
+	// 74 there is no difference.
+	MaxOpenFiles int
 	// NoSync never waits for the disk (--unsafe-no-fsync): a power failure loses
 	// what was acknowledged, and may damage the rest.
 	NoSync bool

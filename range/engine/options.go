@@ -15,7 +15,7 @@ import (
 func (e *Engine) options(c Config) (*pebble.Options, error) {
 	o := mvcc.EngineOptions(c.FS)
 	o.Logger, o.EventListener = Logger(c.Logger), events(c.Logger)
-	o.CacheSize = c.CacheBytes
+	o.CacheSize, o.MaxOpenFiles = c.CacheBytes, c.MaxOpenFiles
 	o.DisableWAL = false
 	if c.NoSync {
 		o.FS = noSync{o.FS}

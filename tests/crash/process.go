@@ -62,8 +62,14 @@ func launch(tb testing.TB, dir string, flags ...string) *process {
 	args := append([]string{
 		"--data-dir", dir, "--listen-client-urls", "http://127.0.0.1:0", "--advertise-client-urls", "http://127.0.0.1:0",
 	}, flags...)
+	return launchCommand(tb, exec.Command(compat.HawserBinary(tb), args...))
+}
+
+// launchCommand launches what becomes the binary.
+func launchCommand(tb testing.TB, cmd *exec.Cmd) *process {
+	tb.Helper()
 	p := &process{
-		cmd:     exec.Command(compat.HawserBinary(tb), args...),
+		cmd:     cmd,
 		started: make(chan struct{}), ready: make(chan struct{}), exited: make(chan struct{}),
 	}
 	for _, v := range os.Environ() {
