@@ -42,23 +42,6 @@ func (t *tree[V]) refreshed(n *node[V]) {
 	}
 }
 
-// find returns the node for which cmp is 0, if there is one. cmp says where what is
-// looked for lies from an item: before it, negative, or after it.
-func (t *tree[V]) find(cmp func(*V) int) *node[V] {
-	n := t.root
-	for n != nil {
-		switch c := cmp(&n.item); {
-		case c < 0:
-			n = n.left
-		case c > 0:
-			n = n.right
-		default:
-			return n
-		}
-	}
-	return nil
-}
-
 func (t *tree[V]) with(at, n *node[V]) *node[V] {
 	if at == nil {
 		t.update(n)

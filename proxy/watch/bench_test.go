@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/mvcc/spans"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 )
@@ -180,14 +181,14 @@ func BenchmarkMatch(b *testing.B) {
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			order := rand.New(rand.NewPCG(1, 1)).Perm(bm.watchers)
-			m, t := newMatcher[*group](), newSpanTree[*group]()
+			m, t := newMatcher[*group](), spans.Tree[*group]{}
 			for _, i := range order {
 				s := bm.span(i)
 				g, ok := m.get(s.start, s.end)
 				if !ok {
 					g = &group{start: s.start, end: s.end}
 					m.add(s.start, s.end, g)
-					t.add(s.start, s.end, g)
+					t.Set(s.start, s.end, 0, g)
 				}
 				g.synced = g.synced.with(&watcher{start: s.start, end: s.end})
 			}
@@ -217,7 +218,7 @@ func BenchmarkMatch(b *testing.B) {
 				}
 				between := time.Now()
 				for _, k := range keys {
-					t.stab(k, count)
+					t.Stab(k, count)
 				}
 				hashed, inTree = min(hashed, between.Sub(began)), min(inTree, time.Since(between))
 				turns++

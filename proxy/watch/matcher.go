@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+
+	"github.com/hawser-kv/hawser/mvcc/spans"
 )
 
 // matcher finds those of some spans that hold a key, each with what belongs to it:
@@ -18,7 +20,7 @@ type matcher[T any] struct {
 	lengths []int
 	counts  map[int]int
 	// spans has the rest.
-	spans spanTree[T]
+	spans spans.Tree[T]
 	n     int
 }
 
@@ -29,7 +31,7 @@ type matcher[T any] struct {
 const mostLengths = 8
 
 func newMatcher[T any]() matcher[T] {
-	return matcher[T]{keys: map[string]T{}, prefixes: map[string]T{}, counts: map[int]int{}, spans: newSpanTree[T]()}
+	return matcher[T]{keys: map[string]T{}, prefixes: map[string]T{}, counts: map[int]int{}}
 }
 
 // get returns what belongs to a span, and whether the matcher has it.
@@ -43,10 +45,11 @@ func (m *matcher[T]) get(start, end []byte) (of T, ok bool) {
 			return of, true
 		}
 	}
-	if n := m.spans.at(start, end); n != nil {
-		return n.item.of, true
-	}
-	return of, false
+	m.spans.Edit(start, end, 0, func(v T, found bool) (T, bool) {
+		of, ok = v, found
+		return v, found
+	})
+	return of, ok
 }
 
 // add adds a span that the matcher does not have.
@@ -59,7 +62,7 @@ func (m *matcher[T]) add(start, end []byte, of T) {
 		m.prefixes[string(start)] = of
 		m.count(len(start), 1)
 	default:
-		m.spans.add(start, end, of)
+		m.spans.Set(start, end, 0, of)
 	}
 }
 
@@ -77,11 +80,7 @@ func (m *matcher[T]) remove(start, end []byte) {
 			return
 		}
 	}
-	n := m.spans.at(start, end)
-	if n == nil {
-		panic(fmt.Sprintf("watch: [%q, %q) is not in the matcher", start, end))
-	}
-	m.spans.tree.remove(n)
+	m.spans.Delete(start, end, 0)
 }
 
 // hashes says whether a prefix of n bytes that is added is hashed.
@@ -114,7 +113,7 @@ func (m *matcher[T]) each(key []byte, fn func(T)) {
 			fn(of)
 		}
 	}
-	m.spans.stab(key, fn)
+	m.spans.Stab(key, fn)
 }
 
 // alike are watchers of one group. Each knows its place, so that it leaves at once,

@@ -75,7 +75,7 @@ func TestMatcherFindsWhatAScanFinds(t *testing.T) {
 		for _, w := range in {
 			m.remove(w.start, w.end)
 		}
-		if m.n+len(m.keys)+len(m.prefixes)+len(m.lengths)+len(m.counts) != 0 || m.spans.root != nil {
+		if m.n+len(m.keys)+len(m.prefixes)+len(m.lengths)+len(m.counts) != 0 || !m.spans.Empty() {
 			t.Fatalf("seed %d: something is left", seed)
 		}
 		return found
@@ -109,5 +109,64 @@ func TestWatchersOfAGroupLeaveFromTheirPlaces(t *testing.T) {
 				t.Fatalf("the watcher at place %d says %d", i, w.place)
 			}
 		}
+	}
+}
+
+func watcherOf(id int, start, end []byte) *watcher {
+	return &watcher{id: int64(id), start: start, end: end}
+}
+
+func (w *watcher) holds(key []byte) bool {
+	return bytes.Compare(w.start, key) <= 0 && (len(w.end) == 0 || bytes.Compare(key, w.end) < 0)
+}
+
+// keysOverFewLetters makes keys of up to most bytes that are often equal, neighbours,
+// or prefixes of each other, at the ends of the keyspace, too.
+func keysOverFewLetters(rng *rand.Rand, most int) []byte {
+	key := make([]byte, rng.IntN(most+1))
+	for i := range key {
+		key[i] = []byte{0, 'a', 'b', 0xff}[rng.IntN(4)]
+	}
+	return key
+}
+
+// anySpan is one of a key, of a prefix, to the end of the keyspace, or any other.
+// Many are nested, touch or are equal.
+func anySpan(rng *rand.Rand, most int) (start, end []byte) {
+	for {
+		start = keysOverFewLetters(rng, most)
+		switch rng.IntN(4) {
+		case 0:
+			return start, append(bytes.Clone(start), 0)
+		case 1:
+			if len(start) > 0 {
+				return start, prefixEnd(start)
+			}
+		case 2:
+			return start, nil
+		default:
+			if end = keysOverFewLetters(rng, most); bytes.Compare(start, end) < 0 {
+				return start, end
+			}
+		}
+	}
+}
+
+// checkSame fails the test unless got are those of in that hold key, each once.
+func checkSame(t *testing.T, of string, got, in []*watcher, key []byte) {
+	t.Helper()
+	var ids, want []int64
+	for _, w := range got {
+		ids = append(ids, w.id)
+	}
+	for _, w := range in {
+		if w.holds(key) {
+			want = append(want, w.id)
+		}
+	}
+	slices.Sort(ids)
+	slices.Sort(want)
+	if !slices.Equal(ids, want) {
+		t.Fatalf("%s: found %v, want %v", of, ids, want)
 	}
 }

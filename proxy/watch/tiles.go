@@ -137,3 +137,6 @@ func (t *tiling) complete(start, end []byte, revision int64) int64 {
 	}
 	return revision
 }
+
+// endsAfter says whether key lies before a span's end.
+func endsAfter(end, key []byte) bool { return len(end) == 0 || bytes.Compare(end, key) > 0 }
