@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -49,10 +50,11 @@ type compaction struct {
 	// was before. ended: the index has nothing behind the window.
 	window   []namedVersion
 	ended    bool
-	behind   int64 // revisions from next to target
-	first    int64 // revision of the first row of the index when target was begun
-	lookups  int64 // of versions that no row of the index names
-	finished int64 // everything is removed up to this target
+	removed  atomic.Uint64 // versions, since the start
+	behind   int64         // revisions from next to target
+	first    int64         // revision of the first row of the index when target was begun
+	lookups  int64         // of versions that no row of the index names
+	finished int64         // everything is removed up to this target
 }
 
 // again has the next step begin at the first row of the index: rows came to it
@@ -109,6 +111,9 @@ func (s *Store) CompactStep(maxEvents int) (done bool, err error) {
 	return true, nil
 }
 
+// Removed returns how many versions CompactStep has removed since the start.
+func (s *Store) Removed() uint64 { return s.compaction.removed.Load() }
+
 // Backlog estimates how many events CompactStep has still to go through, once it
 // was called: revisions have one each, most of them.
 func (s *Store) Backlog() int64 {
@@ -159,6 +164,7 @@ func (s *Store) removeVersions(maxEvents int) (more bool, err error) {
 		if err := b.Commit(pebble.NoSync); err != nil {
 			return false, err
 		}
+		c.removed.Add(uint64(b.Count()))
 	}
 	if c.window = c.window[len(step):]; len(c.window) == 0 {
 		c.window = nil // its keys go

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -12,8 +13,8 @@ import (
 )
 
 // collector gives what is known at the moment of a scrape: it reads the node
-// once and keeps nothing. Per-range metrics exist for loaded replicas only, so
-// their number is bounded by what is in memory anyway.
+// once and keeps nothing. Per-range metrics exist for the busiest loaded replicas
+// only (Config.BusiestRanges).
 type collector struct {
 	cfg *Config
 }
@@ -36,6 +37,8 @@ var (
 	descAlarms          = desc("etcd_debugging_server_alarms", "Alarms for every member in cluster. 1 for 'server_id' label with current ID. 2 for 'alarm_type' label with type of this alarm", "server_id", "alarm_type")
 	descKeys            = desc("etcd_debugging_mvcc_keys_total", "Total number of keys.")
 	descCompacted       = desc("etcd_debugging_mvcc_compact_revision", "The revision of the last compaction in store.")
+	descPendingEvents   = desc("etcd_debugging_mvcc_pending_events_total", "Total number of pending events to be sent.")
+	descCompactedKeys   = desc("etcd_debugging_mvcc_db_compaction_keys_total", "Total number of db keys compacted.")
 	descWatchStreams    = desc("etcd_debugging_mvcc_watch_stream_total", "Total number of watch streams.")
 	descWatchers        = desc("etcd_debugging_mvcc_watcher_total", "Total number of watchers.")
 	descSlowWatchers    = desc("etcd_debugging_mvcc_slow_watcher_total", "Total number of unsynced slow watchers.")
@@ -59,13 +62,13 @@ var (
 	descRanges          = desc("hawser_ranges", "Number of ranges of the keyspace.")
 	descLoaded          = desc("hawser_ranges_loaded", "Number of ranges whose replica on this node is in memory.")
 	descRequests        = desc("hawser_requests_pending", "Requests under way in the router of this node.")
-	descRangeResolved   = desc("hawser_range_resolved_revision", "The revision up to which the replica of the range has everything. Loaded replicas only.", "range")
-	descRangeKeys       = desc("hawser_range_live_keys", "Live keys of the range. Loaded replicas only.", "range")
-	descRangeBytes      = desc("hawser_range_bytes", "Bytes on disk of the range's span, all versions, approximately. Loaded replicas only.", "range")
-	descRangeTerm       = desc("hawser_range_raft_term", "Raft term of the replica. Loaded replicas only.", "range")
-	descRangeAppliedIdx = desc("hawser_range_raft_applied_index", "Raft index the replica has applied. Loaded replicas only.", "range")
-	descRangeQueued     = desc("hawser_range_queued_writes", "Writes of the range that wait for evaluation, a latch or a grant. Loaded replicas only.", "range")
-	descRangeLatches    = desc("hawser_range_latches", "Latches on the range held by transactions over ranges. Loaded replicas only.", "range")
+	descRangeResolved   = desc("hawser_range_resolved_revision", "The revision up to which the replica of the range has everything. The busiest loaded replicas only.", "range")
+	descRangeKeys       = desc("hawser_range_live_keys", "Live keys of the range. The busiest loaded replicas only.", "range")
+	descRangeBytes      = desc("hawser_range_bytes", "Bytes on disk of the range's span, all versions, approximately. The busiest loaded replicas only.", "range")
+	descRangeTerm       = desc("hawser_range_raft_term", "Raft term of the replica. The busiest loaded replicas only.", "range")
+	descRangeAppliedIdx = desc("hawser_range_raft_applied_index", "Raft index the replica has applied. The busiest loaded replicas only.", "range")
+	descRangeQueued     = desc("hawser_range_queued_writes", "Writes of the range that wait for evaluation, a latch or a grant. The busiest loaded replicas only.", "range")
+	descRangeLatches    = desc("hawser_range_latches", "Latches on the range held by transactions over ranges. The busiest loaded replicas only.", "range")
 )
 
 // Describe sends nothing: the collector is unchecked, for its label sets come
@@ -107,7 +110,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descFDLimit, float64(limit))
 	}
 	c.collectRouter(ch)
-	c.collectStats(ch, gauge)
+	c.collectStats(ch, gauge, size)
 	c.collectRanges(gauge)
 }
 
@@ -141,7 +144,7 @@ func (c *collector) collectRouter(ch chan<- prometheus.Metric) {
 	counter(descRetries, s.RoomWaits, "room")
 }
 
-func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
+func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string), size int64) {
 	if c.cfg.Stats == nil {
 		return
 	}
@@ -150,6 +153,11 @@ func (c *collector) collectStats(ch chan<- prometheus.Metric, gauge func(*promet
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
 	}
 	gauge(descCompacted, float64(s.Compacted))
+	if c.cfg.QuotaBytes <= 0 && s.DiskFree > 0 {
+		gauge(descQuota, float64(size)+max(float64(s.DiskFree)-float64(s.ReserveBytes), 0))
+	}
+	gauge(descPendingEvents, float64(s.PendingEvents))
+	counter(descCompactedKeys, s.RemovedVersions)
 	gauge(descWatchStreams, float64(s.WatchStreams))
 	gauge(descWatchers, float64(s.Watchers))
 	gauge(descSlowWatchers, float64(s.SlowWatchers))
@@ -195,6 +203,13 @@ func (c *collector) collectRanges(gauge func(*prometheus.Desc, float64, ...strin
 	gauge(descRanges, float64(dir.Len()))
 	gauge(descLoaded, float64(len(loaded)))
 	gauge(descKeys, float64(c.cfg.Storage.LiveKeys()))
+	if c.cfg.BusiestRanges != nil {
+		isLoaded := make(map[uint64]bool, len(loaded))
+		for _, id := range loaded {
+			isLoaded[id] = true
+		}
+		loaded = slices.DeleteFunc(c.cfg.BusiestRanges(), func(id uint64) bool { return !isLoaded[id] })
+	}
 	for _, id := range loaded {
 		label := strconv.FormatUint(id, 10)
 		info := adminpb.RangeInfo{Desc: dir.ByID(id)}

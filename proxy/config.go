@@ -74,6 +74,13 @@ type Stats struct {
 	Compacted int64
 	// Watch streams, watchers, and those of them that read history.
 	WatchStreams, Watchers, SlowWatchers int
+	// Events that wait to be sent.
+	PendingEvents int
+	// DiskFree is the room on the disk, 0 if it is not known; ReserveBytes of it
+	// are kept free.
+	DiskFree, ReserveBytes uint64
+	// RemovedVersions were removed by compactions since the start.
+	RemovedVersions uint64
 	// Reads of history for watchers, and rows of the revision index they walked.
 	HistoryReads, HistoryRows uint64
 	// FsyncNanoseconds is the histogram of the WAL's syncs, nil if there is
@@ -108,6 +115,9 @@ type Config struct {
 	Replicas Replicas
 	// Stats is called for a scrape of the metrics. nil: they are left out.
 	Stats func() Stats
+	// BusiestRanges returns the ranges that have metrics of their own, if they are
+	// loaded. nil: all that are loaded.
+	BusiestRanges func() []uint64
 	// Metrics may be made before the server, by who measures for it. nil: the
 	// server makes its own.
 	Metrics *Metrics
@@ -130,8 +140,8 @@ type Config struct {
 	// (etcd/X1). 0: 1 s.
 	ElectionTimeout time.Duration
 	// QuotaBytes is the quota that Status and the metrics report; Storage
-	// enforces it. 0: there is none, and the metric is left out, for etcd's
-	// alerts divide by it.
+	// enforces it. 0: there is none, and the metrics report the size at which the
+	// disk would be full: etcd's alerts divide by it.
 	QuotaBytes int64
 	// SlowRequest is the duration above which a unary request is logged
 	// (etcd/X11). 0: 300 ms.

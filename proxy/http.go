@@ -35,9 +35,9 @@ func (s *Server) newMetricsHandler() http.Handler {
 // addHealth serves metrics and health.
 func (s *Server) addHealth(mux *http.ServeMux) {
 	mux.HandleFunc("/health", getOnly(s.serveHealth))
-	mux.Handle("/metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
+	mux.Handle("/metrics", promhttp.InstrumentMetricHandler(s.metrics.registry, promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
-	}))
+	})))
 	serializable := healthCheck{"serializable_read", func(ctx context.Context) error { return s.readSomething(ctx, true) }}
 	linearizable := healthCheck{"linearizable_read", func(ctx context.Context) error { return s.readSomething(ctx, false) }}
 	intact := func(context.Context) error {

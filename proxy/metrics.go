@@ -35,6 +35,9 @@ type Metrics struct {
 	leaderChanges               prometheus.Counter
 	proposalsFailed             prometheus.Counter
 
+	// events were sent to watchers.
+	events prometheus.Counter
+
 	healthSuccess, healthFailures prometheus.Counter
 	healthcheck                   *prometheus.GaugeVec
 	healthchecks                  *prometheus.CounterVec
@@ -93,6 +96,9 @@ func NewMetrics() *Metrics {
 		"The latency distribution of backend defragmentation.", prometheus.ExponentialBuckets(.1, 2, 13))
 	m.defragInflight = m.gauge("etcd_disk_defrag_inflight", "Whether or not defrag is active on the member. 1 means active, 0 means not.")
 	m.leaderChanges = m.counter("etcd_server_leader_changes_seen_total", "The number of leader changes seen.")
+	m.events = m.counter("etcd_debugging_mvcc_events_total", "Total number of events sent by this member.")
+	// There is nobody to send to on a single node.
+	m.counter("etcd_server_heartbeat_send_failures_total", "The total number of leader heartbeat send failures (likely overloaded from slow disk).")
 	m.proposalsFailed = m.counter("etcd_server_proposals_failed_total", "The total number of failed proposals seen.")
 
 	m.healthSuccess = m.counter("etcd_server_health_success", "The total number of successful health checks")
@@ -105,6 +111,9 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.healthcheck)
 	return m
 }
+
+// SentEvents counts events that were sent to watchers.
+func (m *Metrics) SentEvents(n int) { m.events.Add(float64(n)) }
 
 // Registry returns the registry, for what others measure.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }

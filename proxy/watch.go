@@ -31,6 +31,8 @@ type WatchConfig struct {
 	FragmentBytes int
 	// Responses bounds the memory of large responses. nil: there is no bound.
 	Responses *router.Responses
+	// Sent is told how many events a response had that was sent. May be nil.
+	Sent func(events int)
 	// Stopping is closed when the server drains: streams end then.
 	Stopping <-chan struct{}
 }
@@ -153,6 +155,9 @@ func (s *watchServer) send(ctx context.Context, stream grpc.BidiStreamingServer[
 			}
 			if err != nil {
 				return err
+			}
+			if s.cfg.Sent != nil && len(wr.Events) > 0 {
+				s.cfg.Sent(len(wr.Events))
 			}
 		}
 	}

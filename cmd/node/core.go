@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -47,7 +48,10 @@ type CoreConfig struct {
 	Router        router.Config
 	// CompactionBatch and the rest of the compactor's manners.
 	Compactor compactor.Config
-	Logger    *zap.Logger
+	// Registry takes what the node measures of its own work. nil: nothing is
+	// measured, and no clock is read for it.
+	Registry prometheus.Registerer
+	Logger   *zap.Logger
 }
 
 // Core is everything of a node below its listeners: engine, ranges, placement
@@ -74,6 +78,7 @@ type Core struct {
 	meta   metaStatus
 	// metaMember is the meta group's, for the store to load.
 	metaMember *metaMember
+	measures   *measures // nil: nothing is measured
 	// damage is what was found damaged.
 	damage *damage
 
@@ -96,13 +101,18 @@ func OpenCore(cfg CoreConfig) (_ *Core, err error) {
 	}
 	cfg.ElectionTicks = cmp.Or(cfg.ElectionTicks, 10)
 	cfg.Engine.Logger = cfg.Logger
+	var m *measures
+	if cfg.Registry != nil {
+		m = newMeasures(cfg.Registry)
+		cfg.Engine.Stalled = m.stalls.set
+	}
 	e, err := engine.Open(cfg.Engine)
 	if err != nil {
 		return nil, err
 	}
 	c := &Core{
 		ClusterID: e.Identity.ClusterID, NodeID: e.Identity.NodeID,
-		DB: e.DB, engine: e, log: cfg.Logger, cfg: cfg, damage: newDamage(),
+		DB: e.DB, engine: e, log: cfg.Logger, cfg: cfg, measures: m, damage: newDamage(),
 	}
 	c.mu.loaded = make(map[uint64]struct{})
 	defer func() {
@@ -245,10 +255,19 @@ func (c *Core) wire() (err error) {
 	cc.Store, cc.Logger = compacting{c}, c.log
 	cc.Complete = func() int64 { return c.Frontier.Complete(nil, nil) }
 	cc.Hurry = c.LowSpace
+	if c.measures != nil {
+		cc.Stepped, cc.Finished = c.measures.stepped, c.measures.compacted
+	}
 	c.Compactor = compactor.New(cc)
 
 	st := c.cfg.Store
 	st.DB, st.Loader, st.Fault, st.Logger = c.DB, c.load, c.engine.Fault, c.log
+	if c.measures != nil {
+		st.Timings = c.measures.timings()
+		if err := c.cfg.Registry.Register(engineCollector{c}); err != nil {
+			return err
+		}
+	}
 	if c.Store, err = store.Open(st); err != nil {
 		return err
 	}
@@ -349,6 +368,13 @@ func (c *Core) Tick(awaitTicks int) {
 
 // Applied is the replicas' event sink.
 func (c *Core) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
+	if c.measures != nil && len(events) > 0 {
+		bytes := 0
+		for i := range events {
+			bytes += len(events[i].Kv.Key) + len(events[i].Kv.Value)
+		}
+		c.measures.loads.of(rangeID).applied(len(events), bytes)
+	}
 	c.Watch.Applied(rangeID, resolved, events)
 	if c.Compactor.Waiting() {
 		c.Compactor.Kick()

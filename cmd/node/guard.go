@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -27,14 +28,20 @@ func (g guard) check(key []byte, err error) error {
 	if err == nil || !pebble.IsCorruptionError(err) || len(g.pieces) == 0 {
 		return err
 	}
+	at := g.rangeOf(key)
+	g.c.Store.Post(at, replica.Damage{Err: err})
+	return &router.RangeError{Kind: router.Corrupt, RangeID: at, Err: err}
+}
+
+// rangeOf returns the range of the pieces that has the key.
+func (g guard) rangeOf(key []byte) uint64 {
 	at := g.pieces[0].RangeID
-	for _, p := range g.pieces {
+	for _, p := range g.pieces[1:] {
 		if bytes.Compare(p.Start, key) <= 0 {
 			at = p.RangeID
 		}
 	}
-	g.c.Store.Post(at, replica.Damage{Err: err})
-	return &router.RangeError{Kind: router.Corrupt, RangeID: at, Err: err}
+	return at
 }
 
 // guardedView is a view that looks for damage in what it reads.
@@ -42,21 +49,43 @@ type guardedView struct {
 	mvcc.View
 	guard
 	close func() error
+	// began is when it was opened, zero if nobody measures.
+	began time.Time
 }
 
-func (v *guardedView) Close() error { return v.close() }
+func (v *guardedView) Close() error {
+	if m := v.c.measures; m != nil {
+		took := time.Since(v.began) / time.Duration(max(len(v.pieces), 1))
+		for _, p := range v.pieces {
+			m.loads.of(p.RangeID).read(took)
+		}
+	}
+	return v.close()
+}
+
+// returned counts bytes that were read at or behind key.
+func (v *guardedView) returned(key []byte, size int) {
+	if m := v.c.measures; m != nil && size > 0 && len(v.pieces) > 0 {
+		m.loads.of(v.rangeOf(key)).readBytes.Add(int64(size))
+	}
+}
 
 func (v *guardedView) Get(key []byte) (*mvccpb.KeyValue, error) {
 	kv, err := v.View.Get(key)
+	if kv != nil {
+		v.returned(key, len(kv.Key)+len(kv.Value))
+	}
 	return kv, v.check(key, err)
 }
 
 func (v *guardedView) Scan(start, end []byte, opt mvcc.ScanOptions, fn func(*mvccpb.KeyValue) (bool, error)) error {
-	at := start
+	at, size := start, 0
 	err := v.View.Scan(start, end, opt, func(kv *mvccpb.KeyValue) (bool, error) {
 		at = kv.Key
+		size += len(kv.Key) + len(kv.Value)
 		return fn(kv)
 	})
+	v.returned(start, size)
 	return v.check(at, err)
 }
 

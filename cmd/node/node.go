@@ -60,7 +60,8 @@ type Node struct {
 	log  *zap.Logger
 	core *Core
 
-	server *proxy.Server
+	server  *proxy.Server
+	metrics *proxy.Metrics
 	// listeners are for clients, the first is ClientAddr; webListeners and
 	// metricsListeners for HTTP alone and for metrics and health.
 	listeners, webListeners, metricsListeners []net.Listener
@@ -86,7 +87,7 @@ func Start(ctx context.Context, cfg Config) (_ *Node, err error) {
 		cfg.FS = vfs.Default
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Logger,
+		cfg: cfg, log: cfg.Logger, metrics: proxy.NewMetrics(),
 		draining: make(chan struct{}), stopping: make(chan struct{}), failed: make(chan error, 1),
 	}
 	// The listeners first: a port in use is found before the data is touched.
@@ -99,6 +100,7 @@ func Start(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 	}()
 	cc := n.coreConfig()
+	cc.Registry = n.metrics.Registry()
 	if cfg.Tune != nil {
 		cfg.Tune(&cc)
 	}
@@ -397,7 +399,6 @@ func (n *Node) closeListeners() {
 
 func (n *Node) serve() error {
 	c := n.core
-	metrics := proxy.NewMetrics()
 	member := proxy.Member{ID: c.NodeID, Name: n.cfg.Name, PeerURLs: urlStrings(n.cfg.InitialAdvertisePeerURLs),
 		ClientURLs: urlStrings(n.cfg.AdvertiseClientURLs)}
 	keepaliveInterval, keepaliveTimeout := n.cfg.ServerKeepalive()
@@ -415,9 +416,10 @@ func (n *Node) serve() error {
 			FillHeader:    proxy.FillHeader(c.ClusterID, c.NodeID, c),
 			FragmentBytes: n.cfg.MaxRequestBytes + 512<<10,
 			Responses:     c.Router.Responses(),
+			Sent:          n.metrics.SentEvents,
 			Stopping:      n.draining,
 		}),
-		Meta: c, Storage: c, Replicas: c, Metrics: metrics, Stats: c.Stats,
+		Meta: c, Storage: c, Replicas: c, Metrics: n.metrics, Stats: c.Stats, BusiestRanges: c.busiestRanges,
 		MaxRequestBytes: n.cfg.MaxRequestBytes, MaxTxnOps: n.cfg.MaxTxnOps,
 		MaxConcurrentStreams: n.cfg.MaxConcurrentStreams,
 		KeepaliveMinTime:     n.cfg.GRPCKeepAliveMinTime,

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -21,7 +22,15 @@ var _ router.Ranges = ranges{}
 
 // Write posts a write to the range's leader.
 func (r ranges) Write(rangeID, epoch uint64, req *mvcc.Request, done func(router.WriteResult)) {
+	m := r.c.measures
+	var began time.Time
+	if m != nil {
+		began = time.Now()
+	}
 	r.c.Store.Post(rangeID, &replica.Write{Epoch: epoch, Req: req, Done: func(res replica.WriteResult) {
+		if m != nil {
+			m.wrote(rangeID, req, time.Since(began), res.Err)
+		}
 		out := router.WriteResult{Result: res.Result, Revision: res.Revision, NoEffect: res.NoEffect}
 		if res.Err != nil && !res.NoEffect {
 			out.Err = routerError(rangeID, res.Err)
@@ -65,7 +74,11 @@ func (r ranges) View(rev int64, pieces []router.Piece) (router.View, error) {
 	if err != nil {
 		return nil, viewError(pieces, err)
 	}
-	return &guardedView{View: v, guard: guard{r.c, pieces}, close: v.Close}, nil
+	view := &guardedView{View: v, guard: guard{r.c, pieces}, close: v.Close}
+	if r.c.measures != nil {
+		view.began = time.Now()
+	}
+	return view, nil
 }
 
 // HashVersions gives h the versions of the pieces in the local engine.

@@ -26,8 +26,9 @@ const (
 // RangeStream reads in chunks (etcd/RS1 to etcd/RS5): each of about chunkBytes, the
 // number of keys doubling or halving towards it, and never more than twice it
 // but for one key. All chunks are read at one revision; header, more and count
-// come with the last. What is asked has neither custom sort nor filters. An
-// error of send ends the stream and is returned.
+// come with the last. What is asked has neither an order other than that of the keys
+// nor filters. A sort target without an order sorts, as in Range: then all is read
+// before the first chunk is sent. An error of send ends the stream and is returned.
 func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, chunkBytes int, send func(*pb.RangeResponse) error) error {
 	whole := mvcc.Request{Range: req}
 	if req.GetCountOnly() || req.GetSortTarget() != pb.RangeRequest_KEY {

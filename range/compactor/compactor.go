@@ -49,8 +49,11 @@ type Config struct {
 	// Default one minute, negative for as soon as Pause allows.
 	Spread time.Duration
 	// Hurry says that room is short: nothing is spread. May be nil.
-	Hurry  func() bool
-	Logger *zap.Logger
+	Hurry func() bool
+	// Stepped is told how long a step took, and Finished how long a compaction did,
+	// rests included. Under Start only. Both or none.
+	Stepped, Finished func(time.Duration)
+	Logger            *zap.Logger
 }
 
 // Compactor is a state machine in small steps: Request names the compacted
@@ -170,6 +173,12 @@ func (c *Compactor) Step() (more bool, err error) {
 	return c.Waiting(), nil
 }
 
+func (c *Compactor) finished() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.finished
+}
+
 func (c *Compactor) fail(err error) error {
 	c.finish(0, err)
 	return err
@@ -237,13 +246,26 @@ func (c *Compactor) Start(failed func(error)) {
 			case <-c.kick:
 			}
 			var target int64
-			var end time.Time
+			var since, end time.Time
 			for ctx.Err() == nil {
-				began := time.Now()
+				began, finished := time.Now(), c.finished()
+				if since.IsZero() {
+					since = began
+				}
 				more, err := c.Step()
 				if err != nil {
 					failed(err)
 					return
+				}
+				done := c.finished() > finished
+				if c.cfg.Stepped != nil && (more || done) {
+					c.cfg.Stepped(time.Since(began))
+				}
+				if done {
+					if c.cfg.Finished != nil {
+						c.cfg.Finished(time.Since(since))
+					}
+					since = time.Time{}
 				}
 				if !more {
 					break

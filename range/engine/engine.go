@@ -32,6 +32,9 @@ type Config struct {
 	// NoSync never waits for the disk (--unsafe-no-fsync): a power failure loses
 	// what was acknowledged, and may damage the rest.
 	NoSync bool
+	// Stalled is told when the engine begins to make all writers wait, again for
+	// each further reason, and when it ends. May be nil.
+	Stalled func(bool)
 	// Tune changes the options before the engine is opened, for tests. May be nil.
 	Tune   func(*pebble.Options)
 	Logger *zap.Logger

@@ -15,6 +15,10 @@ import (
 func (e *Engine) options(c Config) (*pebble.Options, error) {
 	o := mvcc.EngineOptions(c.FS)
 	o.Logger, o.EventListener = Logger(c.Logger), events(c.Logger)
+	if c.Stalled != nil {
+		o.EventListener.WriteStallBegin = func(pebble.WriteStallBeginInfo) { c.Stalled(true) }
+		o.EventListener.WriteStallEnd = func() { c.Stalled(false) }
+	}
 	o.CacheSize, o.MaxOpenFiles = c.CacheBytes, c.MaxOpenFiles
 	o.DisableWAL = false
 	if c.NoSync {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -102,6 +103,7 @@ func (s *shard) commit(r *Round) error {
 		return err // a member has found a fault: the batch is worth nothing
 	}
 	sync := r.sync && !r.Batch.Empty()
+	var began time.Time
 	if !r.Batch.Empty() {
 		if fn := s.store.cfg.BeforeCommit; fn != nil {
 			if err := fn(s.index, r.Batch, sync); err != nil {
@@ -110,9 +112,11 @@ func (s *shard) commit(r *Round) error {
 		}
 		s.counters.commits.Add(1)
 		s.counters.batchBytes.Add(uint64(r.Batch.Len()))
+		began = s.now()
 		if err := s.write(r.Batch, sync); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
+		s.took(s.store.cfg.Timings.Write, began)
 	}
 	durable := append([]slotFunc(nil), r.durable...)
 	switch {
@@ -121,7 +125,7 @@ func (s *shard) commit(r *Round) error {
 		s.syncing = append(s.syncing, &pendingSync{batch: r.Batch, durable: durable})
 		s.counters.syncing.Store(int64(len(s.syncing)))
 		if s.toSync != nil {
-			s.toSync <- r.Batch
+			s.toSync <- syncing{r.Batch, began}
 		}
 		r.Batch = nil
 	case len(s.syncing) > 0:

@@ -16,7 +16,7 @@ func (s *Store) Start(ctx context.Context) {
 	}
 	ctx, s.stop = context.WithCancel(ctx)
 	for _, sh := range s.shards {
-		sh.toSync = make(chan *pebble.Batch, syncQueue)
+		sh.toSync = make(chan syncing, syncQueue)
 		s.workers.Go(func() { sh.waitForSyncs() })
 		s.workers.Go(func() { sh.work(ctx) })
 	}
@@ -65,9 +65,13 @@ func (s *Store) keepTime(ctx context.Context) {
 func (s *shard) work(ctx context.Context) {
 	defer close(s.toSync)
 	for {
+		began := s.now()
 		worked, err := s.run()
 		if err != nil {
 			return // run has shut the shard
+		}
+		if worked {
+			s.took(s.store.cfg.Timings.Round, began)
 		}
 		if ctx.Err() != nil {
 			s.drain()
@@ -87,7 +91,30 @@ func (s *shard) work(ctx context.Context) {
 // waitForSyncs waits for the syncs of batches in the order of their commits.
 func (s *shard) waitForSyncs() {
 	for b := range s.toSync {
-		s.syncDone(b.SyncWait())
+		err := b.batch.SyncWait()
+		s.took(s.store.cfg.Timings.Commit, b.began)
+		s.syncDone(err)
+	}
+}
+
+// syncing is a batch whose sync is waited for.
+type syncing struct {
+	batch *pebble.Batch
+	began time.Time // of its write; see now
+}
+
+// now is the time for took: zero if nobody is told, or the store is driven from
+// outside.
+func (s *shard) now() time.Time {
+	if s.toSync == nil || s.store.cfg.Timings.Write == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+func (s *shard) took(tell func(time.Duration), began time.Time) {
+	if !began.IsZero() {
+		tell(time.Since(began))
 	}
 }
 

@@ -53,7 +53,7 @@ type shard struct {
 	round    Round
 	taken    []*slot // of one pass; kept for its array
 	items    []any   // likewise
-	toSync   chan *pebble.Batch
+	toSync   chan syncing
 	counters struct {
 		rounds, commits, syncs, flushes, batchBytes, loads, unloads atomic.Uint64
 		loaded, syncing                                             atomic.Int64

@@ -78,6 +78,10 @@ type Config struct {
 	// and deletes. Default 256 MiB.
 	ReserveBytes uint64
 
+	// Timings are told how long things take. Under Start only: who drives the store
+	// itself has a time of its own.
+	Timings Timings
+
 	// BeforeCommit is called by the worker before each engine commit. An error
 	// is a fault, as if the engine had answered it. For tests: a crash between
 	// any two engine writes.
@@ -85,6 +89,18 @@ type Config struct {
 	// ManualSync leaves the end of each sync to the caller of SyncNext, who is
 	// also the caller of RunRound. Start is not allowed.
 	ManualSync bool
+}
+
+// Timings take durations. All are called by the shards' workers, or all are nil.
+type Timings struct {
+	// Write: a batch was given to the engine, which put it into its log's buffer and
+	// its memtable.
+	Write func(time.Duration)
+	// Commit: a batch was given to the engine and became durable.
+	Commit func(time.Duration)
+	// Round: a worker did a round in which there was something to do. All ranges of
+	// the shard waited for it.
+	Round func(time.Duration)
 }
 
 func (c *Config) ensureDefaults() {
