@@ -33,7 +33,7 @@ var (
 var helpLine = regexp.MustCompile(`^  --([a-z0-9-]+)(?: '?(.*?)'?)?$`)
 
 // TestListOfEtcdsDefaultsIsEtcds compares the list with etcd's help, and starts
-// etcd with all of it.
+// etcd, and Hawser, with all of it.
 func TestListOfEtcdsDefaultsIsEtcds(t *testing.T) {
 	content, err := os.ReadFile(defaultsFile)
 	if err != nil {
@@ -76,4 +76,5 @@ func TestListOfEtcdsDefaultsIsEtcds(t *testing.T) {
 	// StartEtcd gives addresses and the directory; the last value counts.
 	args = slices.DeleteFunc(args, func(a string) bool { return strings.HasPrefix(a, "--data-dir=") })
 	etcdtools.StartEtcd(t, args...)
+	Hawser{Flags: args}.Start(t)
 }
