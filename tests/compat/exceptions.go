@@ -76,11 +76,16 @@ func mayBeStale(request proto.Message) bool {
 	return false
 }
 
-// referenceOp applies D5: it returns the step whose answer from etcd is the one wanted. Where etcd answers a stream as it
-// answers a Range, up to its first chunk, the step stays what it is; TestStreamWithSortTarget looks at these alone.
+// referenceOp applies D5: it returns the step whose answer from etcd is the one wanted. TestStreamWithSortTarget compares the
+// streams themselves, up to the ten keys with which etcd answers as its Range does.
 func referenceOp(op Op) Op {
 	request, ok := op.Request.(*pb.RangeRequest)
-	if ok && op.Kind == RangeStream && request.SortOrder == pb.RangeRequest_NONE && request.SortTarget != pb.RangeRequest_KEY {
+	if !ok || op.Kind != RangeStream {
+		return op
+	}
+	// RangeStream refuses filters, Range does not.
+	filtered := request.MinModRevision != 0 || request.MaxModRevision != 0 || request.MinCreateRevision != 0 || request.MaxCreateRevision != 0
+	if request.SortOrder == pb.RangeRequest_NONE && request.SortTarget != pb.RangeRequest_KEY && !filtered {
 		op.Kind = Range
 	}
 	return op
