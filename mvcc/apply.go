@@ -29,6 +29,14 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 	for i := range effs {
 		e := &effs[i]
 		e.check(rev)
+		if e.IsSpan() {
+			change, err := s.stageSpan(b, rev, e)
+			if err != nil {
+				return fmt.Errorf("mvcc: stage deletion from %q at %d: %w", e.Key, rev, err)
+			}
+			changes = append(changes, change)
+			continue
+		}
 		kind := eventPut
 		switch {
 		case e.Tombstone:
@@ -44,12 +52,7 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 		}
 		s.known.add(e.Key)
 		s.recent.put(e.Key, rev, e.Sub, row)
-		var few [maxEventValueLen]byte
-		value := appendEventValue(few[:0], rev, eventValue{kind, e.Prior})
-		event := b.SetDeferred(eventKeyHeaderLen+len(e.Key), len(value))
-		appendEventKey(event.Key[:0], rev, e.Sub, e.Key)
-		copy(event.Value, value)
-		if err := event.Finish(); err != nil {
+		if err := stageEvent(b, rev, e, kind); err != nil {
 			return fmt.Errorf("mvcc: stage event of %q at %d: %w", e.Key, rev, err)
 		}
 		if e.Lease != e.OldLease {
@@ -62,6 +65,15 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 	return s.counts.Apply(b, rev, changes)
 }
 
+func stageEvent(b *pebble.Batch, rev int64, e *Effect, kind eventKind) error {
+	var few [maxEventValueLen]byte
+	value := appendEventValue(few[:0], rev, eventValue{kind, e.Prior})
+	event := b.SetDeferred(eventKeyHeaderLen+len(e.Key), len(value))
+	appendEventKey(event.Key[:0], rev, e.Sub, e.Key)
+	copy(event.Value, value)
+	return event.Finish()
+}
+
 // check panics if the effect cannot come from an evaluation.
 func (e *Effect) check(rev int64) {
 	ok := len(e.Key) > 0
@@ -69,6 +81,9 @@ func (e *Effect) check(rev int64) {
 		ok = ok && e.Version == 0 && e.CreateRevision == 0 && e.Lease == 0 && len(e.Value) == 0
 	} else {
 		ok = ok && e.Version >= 1 && e.CreateRevision >= 0 && e.CreateRevision <= rev
+	}
+	if e.IsSpan() {
+		ok = ok && e.Tombstone && e.Count > 0 && e.OldLease == 0 && e.Prior == Place{} && !emptyInterval(e.Key, e.End)
 	}
 	if prior := e.Prior; prior != (Place{}) {
 		ok = ok && e.Version != 1 && 0 < prior.Revision && prior.Revision < rev
@@ -97,6 +112,9 @@ func stageVersion(b *pebble.Batch, rev int64, e *Effect) (row []byte, err error)
 	appendVersionValue(op.Value[:0], &v, rev)
 	return op.Value, op.Finish()
 }
+
+// tombstoneRow is the row of every tombstone.
+var tombstoneRow = []byte{rowFormat<<4 | flagTombstone}
 
 // leaseRow is the value of every row of the lease index.
 var leaseRow = []byte{rowFormat << 4}

@@ -14,14 +14,31 @@ var ErrTooWide = errors.New("mvcc: request is too wide to be evaluated here")
 // it: it is charged for every key that a Range operation, an interval compare
 // or a delete that returns what it deletes steps over, live or not, and for the
 // bytes of those that are live; and for the dead keys of other deletes. Counts and the rows behind a limit are not read
-// and not charged; live keys of other deletes and keys of puts are not either,
-// for effects have to be made wherever the request is evaluated.
+// and not charged; live keys of other deletes are charged apart (Deletes), and keys of
+// puts are not, for effects have to be made wherever the request is evaluated.
 //
 // A budget that is used up refuses the next row, so that one row, however large,
 // is always in it. It belongs to one evaluation.
 type Budget struct {
 	// Rows and Bytes are what is left of each.
 	Rows, Bytes int64
+	// Deletes is how many live keys deletes of intervals may still end, below 0 none;
+	// 0: as many as there are.
+	Deletes int64
+}
+
+// deletes charges for a live key that a delete of an interval ends.
+func (b *Budget) deletes() error {
+	switch {
+	case b == nil || b.Deletes == 0:
+		return nil
+	case b.Deletes < 0:
+		return ErrTooWide
+	}
+	if b.Deletes--; b.Deletes == 0 {
+		b.Deletes = -1
+	}
+	return nil
 }
 
 // step charges for a key that is looked at. A nil budget has no bounds.

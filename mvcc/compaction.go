@@ -68,12 +68,16 @@ func (c *compaction) again() {
 // SetForgotten raises the forgotten revision: below it nothing can be read from
 // now on, and versions may go. It is durable when the call returns. Everything at
 // or below rev has been applied to every range of this engine, and is committed.
-// A revision that is not above the forgotten one changes nothing.
+// A revision that is not above the forgotten one changes nothing. ErrPending while a
+// deletion at or below it is not written out: who reads its events may still come.
 func (s *Store) SetForgotten(rev int64) error {
 	s.compaction.Lock()
 	defer s.compaction.Unlock()
 	if rev <= s.forgotten.Load() {
 		return nil
+	}
+	if s.PendingFrom() <= rev {
+		return ErrPending
 	}
 	row := binary.BigEndian.AppendUint64(nil, uint64(rev))
 	if err := s.db.Set(forgottenKey, row, pebble.Sync); err != nil {

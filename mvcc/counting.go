@@ -207,8 +207,34 @@ func (s *Store) replayCounts(from int64) (err error) {
 		changes, names = changes[:0], names[:0]
 		return err
 	}
+	var pending pendingList // not told yet
+	if list := s.pending.list.Load(); list != nil {
+		pending = *list
+	}
+	begin := func(rev int64) (err error) {
+		if rev != at {
+			err = flush()
+			at = rev
+		}
+		return err
+	}
+	// tell tells of what is pending before a place.
+	tell := func(rev int64, sub uint32) error {
+		for len(pending) > 0 && (pending[0].rev < rev || pending[0].rev == rev && pending[0].next <= sub) {
+			p := &pending[0]
+			pending = pending[1:]
+			if p.rev < from {
+				continue
+			}
+			if err := begin(p.rev); err != nil {
+				return err
+			}
+			changes = append(changes, s.spanChange(p))
+		}
+		return nil
+	}
 	for ok := it.First(); ok; ok = it.Next() {
-		rev, _, key, err := splitEventKey(it.Key())
+		rev, sub, key, err := splitEventKey(it.Key())
 		if err != nil {
 			return err
 		}
@@ -216,11 +242,11 @@ func (s *Store) replayCounts(from int64) (err error) {
 		if err != nil {
 			return err
 		}
-		if rev != at {
-			if err := flush(); err != nil {
-				return err
-			}
-			at = rev
+		if err := tell(rev, sub); err != nil {
+			return err
+		}
+		if err := begin(rev); err != nil {
+			return err
 		}
 		delta := 0
 		switch event.kind {
@@ -237,6 +263,9 @@ func (s *Store) replayCounts(from int64) (err error) {
 	}
 	if err := it.Error(); err != nil {
 		return fmt.Errorf("mvcc: replay counts: %w", err)
+	}
+	if err := tell(latestRevision, 0); err != nil {
+		return err
 	}
 	return flush()
 }
@@ -294,6 +323,7 @@ func (c *cursor) history(after int64, fn func(key []byte, rev int64, delta int) 
 	var key []byte
 	started := false
 	created := int64(-1) // create revision of the life of the key that is told already
+	until := int64(0)    // what is older ended at or before it
 	steps := 0
 	for ok := c.it.First(); ok; {
 		prefix, rev, _, isVersion := splitVersionKey(c.it.Key())
@@ -309,7 +339,7 @@ func (c *cursor) history(after int64, fn func(key []byte, rev int64, delta int) 
 			return err
 		}
 		if !started || !bytes.Equal(prefix, c.prefix) {
-			started, created = true, -1
+			started, created, until = true, -1, latestRevision
 			c.prefix = append(c.prefix[:0], prefix...)
 			if key, err = appendUserKey(key[:0], prefix); err != nil {
 				return err
@@ -320,15 +350,30 @@ func (c *cursor) history(after int64, fn func(key []byte, rev int64, delta int) 
 			if rev <= after {
 				break
 			}
-			created = -1
+			created, until = -1, rev-1 // it has ended itself
 			if err := fn(key, rev, -1); err != nil {
 				return err
 			}
 		case v.createRevision != created:
 			created, steps = v.createRevision, 0
+			if c.pending != nil {
+				ended := c.pending.kills(prefix, rev, until)
+				if ended != 0 && ended <= after {
+					ok = c.it.NextPrefix()
+					continue
+				}
+				if ended != 0 {
+					if err := fn(key, ended, -1); err != nil {
+						return err
+					}
+				}
+			}
 			if err := fn(key, max(created, after), +1); err != nil {
 				return err
 			}
+		}
+		if !v.tombstone {
+			until = created // another life came after it
 		}
 		switch {
 		case rev <= after || !v.tombstone && created <= after:

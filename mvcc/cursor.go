@@ -19,18 +19,21 @@ type cursor struct {
 	sub    uint32
 	prefix []byte // prefix of the user key that a scan is at
 	arena  arena
+	// pending is what was pending before the iterator was opened, or nil.
+	pending *pendingList
 }
 
 // openCursor returns a cursor over the engine's state of now. Point reads want
 // the filters of the last level, too: they spare a block for each key that does
 // not exist, which is what most first puts of a key meet.
 func (s *Store) openCursor(lower, upper []byte, pointReads bool) (*cursor, error) {
+	pending := s.pending.list.Load() // before the iterator: see pendings
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper, UseL6Filters: pointReads})
 	if err != nil {
 		return nil, fmt.Errorf("mvcc: open iterator: %w", err)
 	}
 	c := s.newCursor()
-	c.it = it
+	c.it, c.pending = it, pending
 	return c, nil
 }
 
@@ -44,7 +47,7 @@ func (s *Store) newCursor() *cursor {
 // release closes the iterator and gives the cursor back.
 func (s *Store) release(c *cursor) error {
 	err := c.it.Close()
-	c.it, c.row = nil, nil
+	c.it, c.row, c.pending = nil, nil, nil
 	c.arena = arena{}
 	s.cursors.Put(c)
 	if err != nil {
@@ -62,7 +65,8 @@ func (s *Store) releaseAfter(c *cursor, err error) error {
 }
 
 // seekVersion moves to the newest version of key at or below rev. The row
-// aliases the engine's memory until the cursor moves.
+// aliases the engine's memory until the cursor moves; there is none if what it
+// returns is a tombstone that is pending.
 func (c *cursor) seekVersion(key []byte, rev int64) (v version, modRevision int64, found bool, err error) {
 	c.seek = appendVersionKey(c.seek[:0], key, rev, math.MaxUint32)
 	if !c.it.SeekPrefixGE(c.seek) {
@@ -83,6 +87,12 @@ func (c *cursor) seekVersion(key []byte, rev int64) (v version, modRevision int6
 	v, err = decodeVersionValue(row, modRevision)
 	if err != nil {
 		return v, 0, false, fmt.Errorf("mvcc: key %q: %w", key, err)
+	}
+	if c.pending != nil && !v.tombstone {
+		if at := c.pending.kills(c.seek[:len(c.seek)-suffixLen], modRevision, rev); at != 0 {
+			c.row = nil
+			return version{tombstone: true}, at, true, nil
+		}
 	}
 	return v, modRevision, true, nil
 }
@@ -158,6 +168,9 @@ func (c *cursor) scan(rev int64, opt ScanOptions, fn func(row) (more bool, err e
 		if r.version, err = decodeVersionValue(value, r.modRevision); err != nil {
 			return fmt.Errorf("mvcc: scan at %s: %w", formatKey(k), err)
 		}
+		if c.pending != nil && c.pending.kills(r.prefix, r.modRevision, rev) != 0 {
+			r.tombstone = true
+		}
 		if !r.tombstone {
 			more, err := fn(r)
 			if err != nil || !more {
@@ -172,6 +185,41 @@ func (c *cursor) scan(rev int64, opt ScanOptions, fn func(row) (more bool, err e
 		if ok = c.it.Next(); ok && bytes.HasPrefix(c.it.Key(), c.prefix) {
 			ok = c.it.NextPrefix()
 		}
+	}
+	if err := c.it.Error(); err != nil {
+		return fmt.Errorf("mvcc: scan: %w", err)
+	}
+	return nil
+}
+
+// scanBelow visits, of each key within the iterator's bounds, the newest version
+// below rev with its sub-revision, tombstones among them. What is pending does not
+// count.
+func (c *cursor) scanBelow(rev int64, fn func(r row, sub uint32) (more bool, err error)) error {
+	r := row{}
+	for ok := c.it.First(); ok; {
+		var sub uint32
+		var isVersion bool
+		r.prefix, r.modRevision, sub, isVersion = splitVersionKey(c.it.Key())
+		if !isVersion {
+			return fmt.Errorf("%w: version key %x", errCorruptRow, c.it.Key())
+		}
+		if r.modRevision >= rev {
+			c.seek = appendVersionSuffix(append(c.seek[:0], r.prefix...), rev-1, math.MaxUint32)
+			ok = c.it.SeekGE(c.seek)
+			continue
+		}
+		value, err := c.it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("mvcc: scan at %s: %w", formatKey(c.it.Key()), err)
+		}
+		if r.version, err = decodeVersionValue(value, r.modRevision); err != nil {
+			return fmt.Errorf("mvcc: scan at %s: %w", formatKey(c.it.Key()), err)
+		}
+		if more, err := fn(r, sub); err != nil || !more {
+			return err
+		}
+		ok = c.it.NextPrefix()
 	}
 	if err := c.it.Error(); err != nil {
 		return fmt.Errorf("mvcc: scan: %w", err)

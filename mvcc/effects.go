@@ -25,7 +25,20 @@ type Effect struct {
 	// Prior is the version that the change supersedes: what a compaction removes.
 	// None for a creation, or if the evaluation did not learn it.
 	Prior Place
+	// Count is set for the deletion of a span: of all keys of [Key, End) that lived
+	// before the revision, which are so many. Nothing else of the revision that has a
+	// smaller Sub touches the span. They have the subs from Sub on, in the order of
+	// their keys. Nothing else is set but Tombstone.
+	Count int64
+	// End of a span, excluded; nil: to the end of the keyspace.
+	End []byte
 }
+
+// IsSpan says whether the effect is the deletion of a span.
+func (e *Effect) IsSpan() bool { return e.Count != 0 }
+
+// subs is how many changes the effect is.
+func (e *Effect) subs() int64 { return max(e.Count, 1) }
 
 // Place is where a version of a key stands in the order of all changes. The zero
 // Place is none.
@@ -39,8 +52,14 @@ type Place struct {
 //	flags | sub | key length, key | [create revision] | version | [lease] | [old lease] | [prior revision, sub] | value length, value
 //
 // all numbers uvarints; what stands in brackets is there if flagged, and a
-// tombstone has neither version nor value. Format 1 knew no prior.
+// tombstone has neither version nor value. The deletion of a span is
+//
+//	flags | sub | key length, key | count | [end length, end]
+//
+// Format 1 knew no prior, format 2 no spans. Effects without a span are written in
+// format 2.
 const (
+	spanEffectsFormat   byte = 3
 	effectsFormat       byte = 2
 	effectsFormatBefore byte = 1
 )
@@ -51,8 +70,11 @@ const (
 	effectLease
 	effectOldLease
 	effectPrior
+	effectSpan
+	effectSpanEnd
 
-	knownEffectFlags = effectTombstone | effectOldCreate | effectLease | effectOldLease | effectPrior
+	spanEffectFlags  = effectSpan | effectSpanEnd
+	knownEffectFlags = effectTombstone | effectOldCreate | effectLease | effectOldLease | effectPrior | spanEffectFlags
 )
 
 // minEffectBytes is the size of the smallest effect; it bounds what a decoder
@@ -66,17 +88,25 @@ var ErrCorruptEffects = errors.New("mvcc: corrupt effects")
 func EffectsSize(effs []Effect) int {
 	n := 1 + binary.MaxVarintLen64
 	for i := range effs {
-		n += 1 + 3*binary.MaxVarintLen32 + 6*binary.MaxVarintLen64 + len(effs[i].Key) + len(effs[i].Value)
+		n += 1 + 3*binary.MaxVarintLen32 + 6*binary.MaxVarintLen64 + len(effs[i].Key) + len(effs[i].Value) + len(effs[i].End)
 	}
 	return n
 }
 
 // AppendEffects appends the encoding of effects to dst.
 func AppendEffects(dst []byte, effs []Effect) []byte {
-	dst = append(dst, effectsFormat)
+	format := effectsFormat
+	if HasSpan(effs) {
+		format = spanEffectsFormat
+	}
+	dst = append(dst, format)
 	dst = binary.AppendUvarint(dst, uint64(len(effs)))
 	for i := range effs {
 		e := &effs[i]
+		if e.IsSpan() {
+			dst = e.appendSpan(dst)
+			continue
+		}
 		var flags byte
 		if e.Tombstone {
 			flags |= effectTombstone
@@ -121,14 +151,34 @@ func AppendEffects(dst []byte, effs []Effect) []byte {
 	return dst
 }
 
+func (e *Effect) appendSpan(dst []byte) []byte {
+	flags := effectTombstone | effectSpan
+	if e.End != nil {
+		flags |= effectSpanEnd
+	}
+	dst = append(dst, flags)
+	dst = binary.AppendUvarint(dst, uint64(e.Sub))
+	dst = binary.AppendUvarint(dst, uint64(len(e.Key)))
+	dst = append(dst, e.Key...)
+	dst = binary.AppendUvarint(dst, uint64(e.Count))
+	if e.End != nil {
+		dst = binary.AppendUvarint(dst, uint64(len(e.End)))
+		dst = append(dst, e.End...)
+	}
+	return dst
+}
+
 // DecodeEffects decodes what AppendEffects made. Keys and values alias b.
 func DecodeEffects(b []byte) ([]Effect, error) {
 	d := effectDecoder{rest: b, known: knownEffectFlags}
-	if format := d.byte(); d.bad || format != effectsFormat && format != effectsFormatBefore {
+	if format := d.byte(); d.bad || format < effectsFormatBefore || format > spanEffectsFormat {
 		return nil, fmt.Errorf("%w: format %d of %d bytes", ErrCorruptEffects, format, len(b))
 	}
-	if b[0] == effectsFormatBefore {
-		d.known &^= effectPrior
+	switch b[0] {
+	case effectsFormatBefore:
+		d.known &^= effectPrior | spanEffectFlags
+	case effectsFormat:
+		d.known &^= spanEffectFlags
 	}
 	n := d.uvarint()
 	if d.bad || n > uint64(len(d.rest)/minEffectBytes) {
@@ -159,6 +209,11 @@ func (d *effectDecoder) effect(e *Effect) {
 	e.Sub = uint32(sub)
 	e.Key = d.bytes()
 	e.Tombstone = flags&effectTombstone != 0
+	if flags&effectSpan != 0 {
+		d.span(e, flags)
+		d.bad = d.bad || flags&^d.known != 0 || len(e.Key) == 0
+		return
+	}
 	if flags&effectOldCreate != 0 {
 		e.CreateRevision = d.nonZero()
 		d.bad = d.bad || e.Tombstone || e.CreateRevision < 0
@@ -183,7 +238,16 @@ func (d *effectDecoder) effect(e *Effect) {
 	if !e.Tombstone {
 		e.Value = d.bytes()
 	}
-	d.bad = d.bad || flags&^d.known != 0 || sub > math.MaxUint32 || len(e.Key) == 0
+	d.bad = d.bad || flags&^d.known != 0 || flags&effectSpanEnd != 0 || sub > math.MaxUint32 || len(e.Key) == 0
+}
+
+func (d *effectDecoder) span(e *Effect, flags byte) {
+	e.Count = d.nonZero()
+	if flags&effectSpanEnd != 0 {
+		e.End = d.bytes()
+	}
+	d.bad = d.bad || flags&^spanEffectFlags != effectTombstone || e.Count < 0 || emptyInterval(e.Key, e.End) ||
+		e.Count > math.MaxUint32-int64(e.Sub)
 }
 
 func (d *effectDecoder) byte() byte {

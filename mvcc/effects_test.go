@@ -47,7 +47,16 @@ func TestDamagedEffectsAreAnError(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"one byte more":            append(bytes.Clone(good), 0),
-		"newer format":             append([]byte{3}, good[1:]...),
+		"newer format":             append([]byte{4}, good[1:]...),
+		"span in format 2":         {2, 1, effectTombstone | effectSpan, 0, 1, 'k', 5},
+		"end in format 2":          {2, 1, effectTombstone | effectSpanEnd, 0, 1, 'k', 1, 'l'},
+		"end without a span":       {3, 1, effectTombstone | effectSpanEnd, 0, 1, 'k', 1, 'l'},
+		"span that is no deletion": {3, 1, effectSpan, 0, 1, 'k', 5},
+		"span with a lease":        {3, 1, effectTombstone | effectSpan | effectOldLease, 0, 1, 'k', 5, 1},
+		"span of no keys":          {3, 1, effectTombstone | effectSpan, 0, 1, 'k', 0},
+		"span that is empty":       {3, 1, effectTombstone | effectSpan | effectSpanEnd, 0, 1, 'k', 5, 1, 'k'},
+		"span without a key":       {3, 1, effectTombstone | effectSpan, 0, 0, 5},
+		"too many subs":            {3, 1, effectTombstone | effectSpan, 1, 1, 'k', 0xff, 0xff, 0xff, 0xff, 0xf},
 		"prior in format 1":        {1, 1, effectPrior, 0, 1, 'k', 2, 1, 0, 0},
 		"prior of a creation":      {2, 1, effectPrior, 0, 1, 'k', 1, 1, 0, 0},
 		"prior at revision 0":      {2, 1, effectPrior, 0, 1, 'k', 2, 0, 0, 0},

@@ -27,6 +27,9 @@ type Env struct {
 	Budget *Budget
 	// Response bounds what the response keeps. Nil: no bounds.
 	Response Holder
+	// SpanKeys is how many keys the deletes of intervals may end one by one: what
+	// would go beyond becomes the deletion of a span, one effect. 0: none does.
+	SpanKeys int64
 	// MaxEffectsBytes is what the effects may weigh: ErrTooLarge. 0, and anything
 	// above it, means the constant MaxEffectsBytes.
 	MaxEffectsBytes int64
@@ -220,7 +223,9 @@ type evaluator struct {
 	env    Env
 	result *Result
 
-	weight int64 // of the effects so far
+	weight  int64  // of the effects so far
+	sub     uint32 // of the next change
+	deleted int64  // by deletes of intervals, one by one
 
 	own       *overlayView // the effects so far over base; nil until needed
 	ownSynced int          // effects that own has
@@ -260,7 +265,7 @@ func (e *evaluator) note(h *pb.ResponseHeader) {
 
 func (e *evaluator) delete(key []byte, h head) error {
 	return e.add(Effect{
-		Key: key, Sub: uint32(len(e.result.Effects)), OldLease: h.lease, Tombstone: true, Prior: h.place,
+		Key: key, Sub: e.sub, OldLease: h.lease, Tombstone: true, Prior: h.place,
 	})
 }
 
@@ -270,6 +275,7 @@ func (e *evaluator) add(eff Effect) error {
 		return ErrTooLarge
 	}
 	e.result.Effects = append(e.result.Effects, eff)
+	e.sub += uint32(eff.subs())
 	return nil
 }
 
@@ -277,6 +283,15 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 	resp := &pb.DeleteRangeResponse{Header: &pb.ResponseHeader{}}
 	start, end := interval(d.GetKey(), d.GetRangeEnd())
 	v := e.view()
+	if wide, err := e.isWide(v, d, start, end); err != nil {
+		return nil, err
+	} else if wide {
+		if err := e.deleteSpan(v, d, start, end, resp); err != nil {
+			return nil, err
+		}
+		e.note(resp.Header)
+		return resp, nil
+	}
 	visit := func(kv *mvccpb.KeyValue) (bool, error) {
 		if err := e.delete(kv.Key, headOf(kv)); err != nil {
 			return false, err
@@ -316,7 +331,13 @@ func (e *evaluator) deleteRange(d *pb.DeleteRangeRequest) (*pb.DeleteRangeRespon
 		}
 	} else {
 		opt := ScanOptions{KeysOnly: !d.GetPrevKv(), Budget: e.env.Budget, LiveIsFree: !d.GetPrevKv()}
-		if err := v.Scan(start, end, opt, visit); err != nil {
+		if err := v.Scan(start, end, opt, func(kv *mvccpb.KeyValue) (bool, error) {
+			if err := e.env.Budget.deletes(); err != nil {
+				return false, err
+			}
+			e.deleted++
+			return visit(kv)
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -500,7 +521,7 @@ type rangeOpResult struct {
 func (e *evaluator) putOp(p *pb.PutRequest) (*pb.ResponseOp, error) {
 	r := &putOpResult{}
 	r.op.Response, r.oneof.ResponsePut, r.response.Header = &r.oneof, &r.response, &r.header
-	eff := Effect{Sub: uint32(len(e.result.Effects))}
+	eff := Effect{Sub: e.sub}
 	if err := e.put(e.view(), p, &eff, &r.response); err != nil {
 		return nil, err
 	}

@@ -20,12 +20,17 @@ type Event struct {
 	Delete   bool
 	Revision int64
 	Sub      uint32
+	// Span is set in the event of the deletion of a span (EventOf), which no watcher
+	// sees: the revision index will have an event for each key, not before
+	// EventsComplete says so. Kv has the first key of the span, SpanEnd is its end.
+	Span    bool
+	SpanEnd []byte
 }
 
 // EventOf returns the event of an effect applied at rev, without PrevKv. Key and
 // value are shared with the effect.
 func EventOf(eff Effect, rev int64) Event {
-	ev := Event{Delete: eff.Tombstone, Revision: rev, Sub: eff.Sub}
+	ev := Event{Delete: eff.Tombstone, Revision: rev, Sub: eff.Sub, Span: eff.IsSpan(), SpanEnd: eff.End}
 	if eff.Tombstone {
 		ev.Kv = &mvccpb.KeyValue{Key: eff.Key, ModRevision: rev}
 		return ev

@@ -51,8 +51,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // HashVersions gives h the versions of the keys of [start, end), end nil for the
 // end of the keyspace, that may count in the hash at rev of a keyspace compacted
 // at compactRev, 0 or less if it never was. Everything up to rev is applied. The
-// order is none. ErrCompacted if a revision above compactRev is forgotten, or rev
-// is; and the error of h.Pause.
+// order is none. ErrPending while a deletion at or below rev is not written out;
+// ErrCompacted if a revision above compactRev is forgotten, or rev is; and the error
+// of h.Pause.
 func (s *Store) HashVersions(start, end []byte, rev, compactRev int64, h *Hasher) error {
 	if emptyInterval(start, end) {
 		return nil
@@ -62,7 +63,9 @@ func (s *Store) HashVersions(start, end []byte, rev, compactRev int64, h *Hasher
 	if err != nil {
 		return err
 	}
-	if s.forgotten.Load() > max(compactRev, 0) || rev < compactRev {
+	if c.pending != nil && (*c.pending)[0].rev <= rev {
+		err = ErrPending
+	} else if s.forgotten.Load() > max(compactRev, 0) || rev < compactRev {
 		err = ErrCompacted
 	} else {
 		err = c.hashVersions(rev, compactRev, h)

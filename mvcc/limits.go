@@ -19,7 +19,7 @@ const (
 
 // weight is what the effect counts against MaxEffectsBytes.
 func (e *Effect) weight() int64 {
-	return effectOverheadBytes + effectKeyCopies*int64(len(e.Key)) + int64(len(e.Value))
+	return effectOverheadBytes + effectKeyCopies*int64(len(e.Key)) + int64(len(e.Value)) + int64(len(e.End))
 }
 
 // EffectsWeight returns what effects count against MaxEffectsBytes: an upper bound

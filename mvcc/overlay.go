@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/google/btree"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -17,6 +18,7 @@ const overlayDegree = 16
 // and one goroutine; a view over it is good until the overlay changes.
 type Overlay struct {
 	items *btree.BTreeG[overlayItem]
+	spans []overlaySpan  // deletions of spans, in the order of revisions
 	queue []overlayWrite // in the order of revisions
 }
 
@@ -32,6 +34,17 @@ type overlayItem struct {
 	rev int64
 	sub uint32
 	eff *Effect
+}
+
+// overlaySpan is the deletion of a span: every version of a key in it that is older
+// than rev is dead.
+type overlaySpan struct {
+	rev int64
+	eff *Effect
+}
+
+func (s *overlaySpan) contains(key []byte) bool {
+	return bytes.Compare(s.eff.Key, key) <= 0 && (s.eff.End == nil || bytes.Compare(key, s.eff.End) < 0)
 }
 
 func (a overlayItem) less(b overlayItem) bool {
@@ -65,6 +78,10 @@ func (o *Overlay) Add(rev int64, effs []Effect) {
 func (o *Overlay) insert(rev int64, effs []Effect) {
 	for i := range effs {
 		e := &effs[i]
+		if e.IsSpan() {
+			o.spans = append(o.spans, overlaySpan{rev, e})
+			continue
+		}
 		o.items.ReplaceOrInsert(overlayItem{e.Key, rev, e.Sub, e})
 	}
 }
@@ -76,12 +93,18 @@ func (o *Overlay) Applied(rev int64) {
 	for ; n < len(o.queue) && o.queue[n].rev <= rev; n++ {
 		w := o.queue[n]
 		for i := range w.effs {
+			if w.effs[i].IsSpan() {
+				continue
+			}
 			o.items.Delete(overlayItem{key: w.effs[i].Key, rev: w.rev, sub: w.effs[i].Sub})
 		}
 		o.queue[n] = overlayWrite{}
 	}
 	if o.queue = o.queue[n:]; len(o.queue) == 0 {
 		o.queue = nil // else its array would only ever grow at the end
+	}
+	if len(o.spans) > 0 {
+		o.spans = slices.DeleteFunc(o.spans, func(s overlaySpan) bool { return s.rev <= rev })
 	}
 }
 
@@ -125,6 +148,18 @@ func (v *overlayView) atOrAfter(pivot overlayItem) (found overlayItem, ok bool) 
 	return found, ok
 }
 
+// ended says whether a version of key that was made at rev is dead, for its span
+// was deleted.
+func (v *overlayView) ended(key []byte, rev int64) bool {
+	for i := range v.o.spans {
+		if s := &v.o.spans[i]; rev < s.rev && s.rev <= v.rev && s.contains(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// lookup returns what the overlay has of a key, nil if nothing.
 func (v *overlayView) lookup(key []byte) (*Effect, int64) {
 	if v.o.items.Len() == 0 {
 		return nil, 0
@@ -133,8 +168,14 @@ func (v *overlayView) lookup(key []byte) (*Effect, int64) {
 	if !ok || !bytes.Equal(it.key, key) {
 		return nil, 0
 	}
+	if len(v.o.spans) > 0 && v.ended(key, it.rev) {
+		return &endedEffect, it.rev
+	}
 	return it.eff, it.rev
 }
+
+// endedEffect stands for that of a key in a span that was deleted.
+var endedEffect = Effect{Tombstone: true}
 
 // keyValue makes the key-value of a live effect; it shares its bytes.
 func (v *overlayView) keyValue(e *Effect, rev int64, keysOnly bool) *mvccpb.KeyValue {
@@ -153,7 +194,11 @@ func (v *overlayView) Get(key []byte) (*mvccpb.KeyValue, error) {
 	e, rev := v.lookup(key)
 	switch {
 	case e == nil:
-		return v.base.Get(key)
+		kv, err := v.base.Get(key)
+		if kv != nil && v.ended(key, kv.ModRevision) {
+			kv = nil
+		}
+		return kv, err
 	case e.Tombstone:
 		return nil, nil
 	}
@@ -164,7 +209,11 @@ func (v *overlayView) head(key []byte) (head, error) {
 	e, rev := v.lookup(key)
 	switch {
 	case e == nil:
-		return readHead(v.base, key)
+		h, err := readHead(v.base, key)
+		if h.version > 0 && v.ended(key, h.modRevision) {
+			h = head{}
+		}
+		return h, err
 	case e.Tombstone:
 		return head{}, nil
 	}
@@ -183,7 +232,7 @@ func (v *overlayView) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.K
 	if emptyInterval(start, end) {
 		return nil
 	}
-	if v.o.items.Len() == 0 {
+	if v.o.items.Len() == 0 && len(v.o.spans) == 0 {
 		return v.base.Scan(start, end, opt, fn)
 	}
 	next := func(pivot overlayItem) (overlayItem, bool) {
@@ -197,8 +246,9 @@ func (v *overlayView) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.K
 			return false, err
 		}
 		e, rev := it.eff, it.rev
+		dead := e.Tombstone || v.ended(it.key, rev)
 		it, ok = next(overlayItem{key: it.key, rev: -1})
-		if e.Tombstone {
+		if dead {
 			return true, opt.dead()
 		}
 		kv := v.keyValue(e, rev, opt.KeysOnly)
@@ -213,11 +263,14 @@ func (v *overlayView) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.K
 				return false, err
 			}
 		}
-		var more bool
+		more := true
 		var err error
-		if ok && bytes.Equal(it.key, kv.Key) {
+		switch {
+		case ok && bytes.Equal(it.key, kv.Key):
 			more, err = take()
-		} else {
+		case v.ended(kv.Key, kv.ModRevision):
+			err = opt.dead()
+		default:
 			more, err = fn(kv)
 		}
 		stopped = !more
@@ -247,15 +300,41 @@ func (v *overlayView) Count(start, end []byte) (int64, error) {
 		// Compacted means that the keyspace has forgotten a revision which this
 		// replica has not applied: nothing of the overlay can be in base.
 	}
+	return v.countUpTo(base, start, end, v.rev)
+}
+
+// countUpTo counts what lives in base and the revisions of the overlay up to one.
+func (v *overlayView) countUpTo(base View, start, end []byte, upTo int64) (int64, error) {
 	n, err := base.Count(start, end)
 	if err != nil || emptyInterval(start, end) {
 		return n, err
+	}
+	for i := range v.o.spans {
+		s := &v.o.spans[i]
+		if s.rev > upTo {
+			break
+		}
+		lo, hi := start, end
+		if bytes.Compare(lo, s.eff.Key) < 0 {
+			lo = s.eff.Key
+		}
+		if hi == nil || s.eff.End != nil && bytes.Compare(s.eff.End, hi) < 0 {
+			hi = s.eff.End
+		}
+		if emptyInterval(lo, hi) {
+			continue
+		}
+		ended, err := v.countUpTo(base, lo, hi, s.rev-1)
+		if err != nil {
+			return 0, err
+		}
+		n -= ended
 	}
 	v.o.items.AscendGreaterOrEqual(overlayItem{key: start, rev: math.MaxInt64, sub: math.MaxUint32}, func(it overlayItem) bool {
 		switch {
 		case end != nil && bytes.Compare(it.key, end) >= 0:
 			return false
-		case it.rev > v.rev:
+		case it.rev > upTo:
 		case it.eff.Tombstone:
 			n--
 		case it.eff.Version == 1:

@@ -118,6 +118,10 @@ func (g *requestMaker) deleteRange() *pb.DeleteRangeRequest {
 			// Mostly small spans, that something may grow.
 			d.RangeEnd = append(bytes.Clone(d.Key), 0xff)
 		}
+	} else if g.one(3) {
+		// Ten keys.
+		d.Key = fmt.Appendf(nil, "k%d", g.rng.IntN(4))
+		d.RangeEnd = append(bytes.Clone(d.Key), 0xff)
 	}
 	return d
 }
@@ -260,6 +264,8 @@ type storeUnderTest struct {
 	lag     int
 	tooWide int // budgets that were not enough
 	priors  int // effects that name one
+	spans   int // effects that end spans
+	waits   int // compactions that had to wait for the end of one
 }
 
 func (u *storeUnderTest) open() {
@@ -293,6 +299,9 @@ func (u *storeUnderTest) do(r *Request) {
 			result, err = Evaluate(u.view(), r, env)
 		}
 	} else {
+		if u.rng.IntN(2) == 0 {
+			env.SpanKeys = 1 + u.rng.Int64N(3)
+		}
 		result, err = Evaluate(u.view(), r, env)
 		u.evaluateWithBudget(r, env, result, err)
 	}
@@ -304,20 +313,19 @@ func (u *storeUnderTest) do(r *Request) {
 	if err != nil {
 		return
 	}
-	if got, want := len(result.Effects), len(u.m.events)-before; got != want {
-		u.t.Fatalf("at %d: %v\n%d effects, want %d", u.m.current, r.message(), got, want)
-	}
-	for i, want := range u.m.events[before:] {
-		u.sameEvent("effect", EventOf(result.Effects[i], u.m.current), want, false)
-		u.checkPrior(result.Effects[i], u.m.events[:before+i])
-	}
+	u.checkEffects(result.Effects, before)
 	result.Finish(u.m.current)
 	if got := result.response(); !proto.Equal(got, want) {
 		u.t.Fatalf("at %d: %v\ngot  %v\nwant %v", u.m.current, r.message(), got, want)
 	}
 	if len(result.Effects) > 0 {
 		// What is applied is what Raft carried.
-		effs, err := DecodeEffects(AppendEffects(nil, result.Effects))
+		cut, err := CutSpans(u.view(), result.Effects, [][]byte{[]byte("k1"), []byte("k17"), []byte("k3")})
+		if err != nil {
+			u.t.Fatal(err)
+		}
+		u.checkEffects(cut, before)
+		effs, err := DecodeEffects(AppendEffects(nil, cut))
 		if err != nil {
 			u.t.Fatal(err)
 		}
@@ -329,6 +337,65 @@ func (u *storeUnderTest) do(r *Request) {
 	for len(u.pending) > u.lag {
 		u.applySome()
 	}
+}
+
+// checkEffects compares effects with the events of the model from a place on.
+func (u *storeUnderTest) checkEffects(effs []Effect, from int) {
+	u.t.Helper()
+	at := from
+	for _, e := range effs {
+		if at+int(e.subs()) > len(u.m.events) {
+			u.t.Fatalf("at %d: effects %+v for events %+v", u.m.current, effs, u.m.events[from:])
+		}
+		if !e.IsSpan() {
+			u.sameEvent("effect", EventOf(e, u.m.current), u.m.events[at], false)
+			u.checkPrior(e, u.m.events[:at])
+		} else {
+			u.spans++
+		}
+		for n := range e.Count {
+			ev := u.m.events[at+int(n)]
+			if !ev.delete || ev.sub != e.Sub+uint32(n) || bytes.Compare(ev.kv.Key, e.Key) < 0 || e.End != nil && bytes.Compare(ev.kv.Key, e.End) >= 0 {
+				u.t.Fatalf("at %d: event %+v for the %dth key of %+v", u.m.current, ev, n, e)
+			}
+		}
+		at += int(e.subs())
+	}
+	if at != len(u.m.events) {
+		u.t.Fatalf("at %d: effects %+v for events %+v", u.m.current, effs, u.m.events[from:])
+	}
+}
+
+// materialise writes out some of what is pending.
+func (u *storeUnderTest) materialise(steps int) {
+	u.t.Helper()
+	for range steps {
+		if _, err := u.s.MaterialiseStep(1 + u.rng.IntN(4)); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+}
+
+// applyAll applies writes to one batch, or to several: what is before the deletion
+// of a span is committed when that is applied.
+func (u *storeUnderTest) applyAll(writes []overlayWrite) {
+	u.t.Helper()
+	b := u.db.NewBatch()
+	commit := func() {
+		if err := b.Commit(pebble.NoSync); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+	for _, w := range writes {
+		if HasSpan(w.effs) && !b.Empty() {
+			commit()
+			b = u.db.NewBatch()
+		}
+		if err := u.s.Apply(b, w.rev, w.effs); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+	commit()
 }
 
 // checkPrior: an effect that names a prior names the last change of its key.
@@ -377,17 +444,10 @@ func (u *storeUnderTest) applySome() {
 	if n == 0 {
 		return
 	}
-	b := u.db.NewBatch()
-	for _, w := range u.pending[:n] {
-		if err := u.s.Apply(b, w.rev, w.effs); err != nil {
-			u.t.Fatal(err)
-		}
-		u.applied = w.rev
-	}
-	if err := b.Commit(pebble.NoSync); err != nil {
-		u.t.Fatal(err)
-	}
+	u.applyAll(u.pending[:n])
+	u.applied = u.pending[n-1].rev
 	u.pending = u.pending[n:]
+	u.materialise(u.rng.IntN(2))
 	u.overlay.Applied(u.applied)
 	if u.rng.IntN(100) == 0 {
 		u.s.known.restart()
@@ -499,6 +559,7 @@ func (u *storeUnderTest) checkEvents() {
 	if u.rng.IntN(2) == 0 {
 		start, end = []byte("k"), []byte("l")
 	}
+	upTo = min(upTo, u.s.EventsComplete(start, end, after))
 	var want []modelEvent
 	for _, ev := range u.m.events {
 		if ev.rev > after && ev.rev <= upTo && bytes.Compare(ev.kv.Key, start) >= 0 && (end == nil || bytes.Compare(ev.kv.Key, end) < 0) {
@@ -553,7 +614,13 @@ func (u *storeUnderTest) compact() {
 		return
 	}
 	rev := oldest + 1 + u.rng.Int64N(u.applied-oldest)
-	if err := u.s.SetForgotten(rev); err != nil {
+	err := u.s.SetForgotten(rev)
+	if errors.Is(err, ErrPending) {
+		u.waits++
+		u.materialise(1000)
+		err = u.s.SetForgotten(rev)
+	}
+	if err != nil {
 		u.t.Fatal(err)
 	}
 	u.m.compacted = rev
@@ -583,36 +650,14 @@ func (u *storeUnderTest) crash() {
 	u.fs = fs
 	u.open()
 	// Raft applies again from somewhere at or before what survived.
-	from := u.survived()
-	b := u.db.NewBatch()
+	from := u.s.recent.known
+	var again []overlayWrite
 	for _, w := range u.log {
 		if w.rev > from && w.rev <= u.applied {
-			if err := u.s.Apply(b, w.rev, w.effs); err != nil {
-				u.t.Fatal(err)
-			}
+			again = append(again, w)
 		}
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
-		u.t.Fatal(err)
-	}
-}
-
-// survived returns the newest revision in the engine.
-func (u *storeUnderTest) survived() int64 {
-	lower, upper := EventSpan(0, latestRevision)
-	it, err := u.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	defer it.Close()
-	if !it.Last() {
-		return 0
-	}
-	rev, _, _, err := splitEventKey(it.Key())
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	return rev
+	u.applyAll(again)
 }
 
 func TestRandomHistoriesEqualTheModel(t *testing.T) {
@@ -642,6 +687,9 @@ func TestRandomHistoriesEqualTheModel(t *testing.T) {
 				}
 				if err := u.db.Close(); err != nil {
 					t.Fatal(err)
+				}
+				if u.spans < 10 {
+					t.Errorf("only %d spans were deleted", u.spans)
 				}
 				if u.priors < 50 {
 					t.Errorf("only %d effects named their prior", u.priors)

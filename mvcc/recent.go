@@ -128,6 +128,44 @@ func (c *recent) head(key []byte, rev int64) (v version, at Place, ok bool) {
 	return version{}, Place{}, false
 }
 
+// newest returns the revision of the newest version of key that is here, 0 if there
+// is none, and all of it but the value if it is known.
+func (c *recent) newest(key []byte) (v version, rev int64, known bool) {
+	s, h := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.find(h, key)
+	if !ok {
+		return version{}, 0, false
+	}
+	if len(e.row) == 0 {
+		return version{}, e.rev, false
+	}
+	v, err := decodeVersionValue(e.row[:min(len(e.row), recentHeadBytes)], e.rev)
+	return v, e.rev, err == nil
+}
+
+// supersede says that key has a tombstone, which may not be its newest version.
+func (c *recent) supersede(key []byte, rev int64, sub uint32) {
+	s, h := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.find(h, key); ok && e.rev < rev {
+		s.put(h, key, rev, sub, tombstoneRow)
+	}
+}
+
+// drop has views of before rev offer nothing any more: of what they see something
+// may be dead at rev, whose tombstone is not here.
+func (c *recent) drop(rev int64) {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		s.dropped = max(s.dropped, rev)
+		s.mu.Unlock()
+	}
+}
+
 // put takes in a version that is staged.
 func (c *recent) put(key []byte, rev int64, sub uint32, row []byte) {
 	if rev <= c.known {
@@ -250,6 +288,7 @@ func (s *recentShard) room(n int) *[]byte {
 // if they do not tell.
 func (s *Store) recentGet(key []byte, rev int64) (kv *mvccpb.KeyValue, ok bool, err error) {
 	var few [512]byte
+	pending := s.pending.list.Load() // before the look: see pendings
 	row, modRevision, ok := s.recent.get(few[:0], key, rev)
 	if !ok {
 		return nil, false, nil
@@ -258,15 +297,16 @@ func (s *Store) recentGet(key []byte, rev int64) (kv *mvccpb.KeyValue, ok bool, 
 	if err != nil {
 		return nil, false, err
 	}
-	if v.tombstone {
+	if v.tombstone || pending != nil && pending.killsKey(key, modRevision, rev) {
 		return nil, true, nil
 	}
 	return newKeyValue(key, &v, modRevision), true, nil
 }
 
 func (s *Store) recentHead(key []byte, rev int64) (h head, ok bool) {
+	pending := s.pending.list.Load() // before the look: see pendings
 	v, at, ok := s.recent.head(key, rev)
-	if !ok || v.tombstone {
+	if !ok || v.tombstone || pending != nil && pending.killsKey(key, at.Revision, rev) {
 		return head{}, ok
 	}
 	return v.head(at), true

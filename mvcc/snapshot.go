@@ -125,6 +125,9 @@ func (n *Snapshot) seek(key []byte) (v version, modRevision int64, found bool, e
 	if modRevision > n.rev {
 		return b.gets.seekVersion(key, n.rev)
 	}
+	if b.gets.row == nil {
+		return v, modRevision, true, nil // a tombstone that is pending
+	}
 	n.s.recent.offer(key, modRevision, b.gets.sub, b.gets.row, n.rev, b.cleared)
 	return v, modRevision, true, nil
 }
@@ -147,7 +150,7 @@ func (n *Snapshot) Scan(start, end []byte, opt ScanOptions, fn func(*mvccpb.KeyV
 			return fmt.Errorf("mvcc: clone iterator: %w", err)
 		}
 		c = n.s.newCursor()
-		c.it = it
+		c.it, c.pending = it, b.gets.pending
 	} else {
 		c.it.SetBounds(lower, upper)
 	}

@@ -18,8 +18,9 @@ import (
 // a whole; rows have their own (rowFormat). A store of the format before becomes
 // one of this when it is opened: it only has fewer kinds of rows.
 const (
-	storeFormat       byte = 2 // events may name the prior
-	storeFormatBefore byte = 1
+	storeFormat       byte = 3 // deletions of spans may be pending
+	storeFormatBefore byte = 2 // events may name the prior
+	storeFormatFirst  byte = 1
 )
 
 // Rows about the store itself.
@@ -66,6 +67,8 @@ type Store struct {
 
 	compaction compaction
 
+	pending pendings
+
 	recent *recent
 	known  *known
 
@@ -88,6 +91,9 @@ func Open(db *pebble.DB, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s.forgotten.Store(forgotten)
+	if err := s.pending.load(db); err != nil {
+		return nil, err
+	}
 	if s.recent.known, err = s.lastRevision(); err != nil {
 		return nil, err
 	}
@@ -123,7 +129,7 @@ func (s *Store) readFormat() (byte, error) {
 	if err != nil || row == nil {
 		return 0, err
 	}
-	if len(row) != 1 || row[0] != storeFormat && row[0] != storeFormatBefore {
+	if len(row) != 1 || row[0] < storeFormatFirst || row[0] > storeFormat {
 		return 0, fmt.Errorf("%w: %x", ErrStoreFormat, row)
 	}
 	return row[0], nil
@@ -140,8 +146,8 @@ func (s *Store) loadForgotten() (int64, error) {
 	return int64(binary.BigEndian.Uint64(row)), nil
 }
 
-// lastRevision returns the largest revision of an event in the engine. Events
-// outlive their versions only, so no version is newer.
+// lastRevision returns the largest revision of an event in the engine, or of a
+// pending deletion. Events outlive their versions only, so no version is newer.
 func (s *Store) lastRevision() (rev int64, err error) {
 	lower, upper := EventSpan(0, latestRevision)
 	c, err := s.openCursor(lower, upper, false)
@@ -152,6 +158,9 @@ func (s *Store) lastRevision() (rev int64, err error) {
 		rev, _, _, err = splitEventKey(c.it.Key())
 	} else {
 		err = c.it.Error()
+	}
+	if list := s.pending.list.Load(); list != nil {
+		rev = max(rev, (*list)[len(*list)-1].rev)
 	}
 	return rev, s.releaseAfter(c, err)
 }

@@ -59,10 +59,16 @@ type Scanner interface {
 	History(start, end []byte, after int64, fn func(key []byte, rev int64, delta int) error) error
 }
 
-// Change is a key that came to life (+1) or died (-1).
+// Change is a key that came to life (+1) or died (-1), or the death of all keys of
+// a span.
 type Change struct {
 	Key   []byte
 	Delta int
+	// Live is set for a span [Key, End), End nil for the end of the keyspace, all of
+	// whose keys die: it counts those of a part that were live before the revision,
+	// and no other change of the revision before this one is in the span. Delta is 0.
+	Live func(start, end []byte) (int64, error)
+	End  []byte
 }
 
 // Index holds the counts of one engine. Its methods may be called concurrently,
@@ -238,6 +244,12 @@ func (x *Index) Apply(b *pebble.Batch, rev int64, changes []Change) error {
 		}
 	}
 	for _, c := range changes {
+		if c.Live != nil {
+			if err := x.applySpan(b, rev, c); err != nil {
+				return err
+			}
+			continue
+		}
 		if c.Delta != 1 && c.Delta != -1 {
 			panic(fmt.Sprintf("counts: change of %d at revision %d", c.Delta, rev))
 		}
@@ -303,8 +315,14 @@ func (r *run) apply(key []byte, rev, delta int64) {
 		panic(fmt.Sprintf("counts: run %q has %d live keys after the deletion of %q at revision %d", r.start, r.count, key, rev))
 	}
 	r.hist.add(rev, delta)
-	if rev != r.asOf {
+	switch {
+	case rev != r.asOf:
 		r.asOf, r.anchor = rev, keySum(key)
+	case r.anchor == spanAnchor:
+		r.anchor = keySum(key)
+		if s := r.split; s != nil && s.after == rev {
+			s.anchor = r.anchor
+		}
 	}
 	r.dirty = true
 	if delta > 0 {

@@ -187,7 +187,7 @@ func (h *historyTest) applyRange(r string) {
 				h.m.hidden[e.key] = e.rev
 			}
 			h.applied = append(h.applied, e)
-			changes = append(changes, Change{[]byte(e.key), int(e.delta)})
+			changes = append(changes, Change{Key: []byte(e.key), Delta: int(e.delta)})
 			if err := h.batch.Set(eventRow(e, i), []byte{byte(e.delta)}, nil); err != nil {
 				h.t.Fatal(err)
 			}
@@ -385,7 +385,7 @@ func (h *historyTest) crash() {
 		var changes []Change
 		rev := events[0].rev
 		for len(events) > 0 && events[0].rev == rev {
-			changes = append(changes, Change{[]byte(events[0].key), int(events[0].delta)})
+			changes = append(changes, Change{Key: []byte(events[0].key), Delta: int(events[0].delta)})
 			events = events[1:]
 		}
 		if rev >= max(from, h.rowsFrom) {

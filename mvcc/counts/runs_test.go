@@ -71,7 +71,7 @@ func TestAscendingAndDescendingKeysFillRunsWithoutALookAtTheKeys(t *testing.T) {
 			if order == "after a full run" && i < 100 {
 				k = -i - 1 // "-…" sorts before the digits
 			}
-			apply(t, x, nil, int64(i+1), Change{key(k), 1})
+			apply(t, x, nil, int64(i+1), Change{Key: key(k), Delta: 1})
 		}
 		x.check(t)
 		s := x.Stats()
@@ -89,7 +89,7 @@ func TestRandomKeysAreSplitIntoRunsOfTheWantedSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for i, k := range rng.Perm(5000) {
 		rev := int64(i + 1)
-		apply(t, x, nil, rev, Change{key(k), 1})
+		apply(t, x, nil, rev, Change{Key: key(k), Delta: 1})
 		m.add(string(key(k)), rev, 1)
 		if i%50 == 0 {
 			if err := x.Maintain(m, 100); err != nil {
@@ -118,13 +118,13 @@ func TestRunsOfDeadKeysAreMergedWhenTheyAreForgotten(t *testing.T) {
 	rev := int64(0)
 	for i := range 5000 {
 		rev++
-		apply(t, x, nil, rev, Change{key(i), 1})
+		apply(t, x, nil, rev, Change{Key: key(i), Delta: 1})
 	}
 	before := x.Stats().Runs
 	for i := range 5000 {
 		if i%100 != 0 {
 			rev++
-			apply(t, x, nil, rev, Change{key(i), -1})
+			apply(t, x, nil, rev, Change{Key: key(i), Delta: -1})
 		}
 	}
 	x.Forget(rev)
@@ -139,7 +139,7 @@ func TestOneBusyKeyIsNotSplit(t *testing.T) {
 	x, m := New(Options{RunKeys: 16}), newModel()
 	for rev := int64(1); rev < 1000; rev++ {
 		d := 1 - 2*int(1-rev%2)
-		apply(t, x, nil, rev, Change{[]byte("k"), d})
+		apply(t, x, nil, rev, Change{Key: []byte("k"), Delta: d})
 		m.add("k", rev, int64(d))
 		if x.NeedsMaintenance() {
 			if err := x.Maintain(m, 1); err != nil {
@@ -156,11 +156,11 @@ func TestOneBusyKeyIsNotSplit(t *testing.T) {
 func TestSplitWaitsForTheCommitOfWhatWasApplied(t *testing.T) {
 	x, m := New(Options{RunKeys: 10}), newModel()
 	for i := range 10 {
-		apply(t, x, nil, int64(i+1), Change{key(2 * i), 1})
+		apply(t, x, nil, int64(i+1), Change{Key: key(2 * i), Delta: 1})
 		m.add(string(key(2*i)), int64(i+1), 1)
 	}
 	// Not committed: two changes that together change no count.
-	apply(t, x, nil, 11, Change{key(1), 1}, Change{key(18), -1})
+	apply(t, x, nil, 11, Change{Key: key(1), Delta: 1}, Change{Key: key(18), Delta: -1})
 	if err := x.Maintain(m, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestMergeKeepsBoundaries(t *testing.T) {
 func TestACutRunIsNotLookedAtForItsBoundary(t *testing.T) {
 	x, m := New(Options{RunKeys: 100}), newModel()
 	for i := range 50 {
-		apply(t, x, nil, int64(i+1), Change{key(i), 1})
+		apply(t, x, nil, int64(i+1), Change{Key: key(i), Delta: 1})
 		m.add(string(key(i)), int64(i+1), 1)
 	}
 	e := openEngine(t, vfs.NewMem())
@@ -254,7 +254,7 @@ func TestFailedScanChangesNothing(t *testing.T) {
 	x, m := New(Options{RunKeys: 4}), newModel()
 	for i := range 8 {
 		k := key((i * 5) % 8)
-		apply(t, x, nil, int64(i+1), Change{k, 1})
+		apply(t, x, nil, int64(i+1), Change{Key: k, Delta: 1})
 		m.add(string(k), int64(i+1), 1)
 	}
 	if err := x.Maintain(failing{}, 1); !errors.Is(err, errScan) {
@@ -274,15 +274,15 @@ func TestFailedScanChangesNothing(t *testing.T) {
 
 func TestChangesThatCannotBeAreRefused(t *testing.T) {
 	for name, f := range map[string]func(x *Index){
-		"older revision in a run": func(x *Index) { _ = x.Apply(nil, 4, []Change{{key(2), 1}}) },
+		"older revision in a run": func(x *Index) { _ = x.Apply(nil, 4, []Change{{Key: key(2), Delta: 1}}) },
 		"more deletions than keys": func(x *Index) {
-			_ = x.Apply(nil, 6, []Change{{key(1), -1}, {key(1), -1}})
+			_ = x.Apply(nil, 6, []Change{{Key: key(1), Delta: -1}, {Key: key(1), Delta: -1}})
 		},
-		"change of two": func(x *Index) { _ = x.Apply(nil, 6, []Change{{key(1), 2}}) },
+		"change of two": func(x *Index) { _ = x.Apply(nil, 6, []Change{{Key: key(1), Delta: 2}}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := New(Options{})
-			apply(t, x, nil, 5, Change{key(1), 1})
+			apply(t, x, nil, 5, Change{Key: key(1), Delta: 1})
 			defer func() {
 				if recover() == nil {
 					t.Error("no panic")
@@ -311,11 +311,11 @@ func TestCountsAndChangesOfOtherRangesMayRunTogether(t *testing.T) {
 			batch := new(pebble.Batch)
 			for i := range perWorker {
 				rev := int64(1 + i*workers + w)
-				if err := x.Apply(batch, rev, []Change{{key(w*perWorker + i), 1}}); err != nil {
+				if err := x.Apply(batch, rev, []Change{{Key: key(w*perWorker + i), Delta: 1}}); err != nil {
 					t.Error(err)
 				}
 				if i%2 == 1 {
-					if err := x.Apply(batch, rev, []Change{{key(w*perWorker + i), -1}}); err != nil {
+					if err := x.Apply(batch, rev, []Change{{Key: key(w*perWorker + i), Delta: -1}}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -403,7 +403,7 @@ func big(b *testing.B, n int, forget bool) (*Index, int64) {
 	k := make([]byte, 0, 64)
 	for i := range n {
 		k = fmt.Appendf(k[:0], "/registry/pods/%08d", i)
-		if err := x.Apply(nil, int64(i+1), []Change{{k, 1}}); err != nil {
+		if err := x.Apply(nil, int64(i+1), []Change{{Key: k, Delta: 1}}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -441,7 +441,7 @@ func BenchmarkCountOfHotKeyspace(b *testing.B) {
 	x, _ := big(b, n, true)
 	rng := rand.New(rand.NewPCG(1, 1))
 	for i := range 500_000 {
-		if err := x.Apply(nil, int64(n+i+1), []Change{{append(key(rng.IntN(n)), 'x'), 1}}); err != nil {
+		if err := x.Apply(nil, int64(n+i+1), []Change{{Key: append(key(rng.IntN(n)), 'x'), Delta: 1}}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -470,7 +470,7 @@ func BenchmarkApply(b *testing.B) {
 			rev, i := int64(n), 0
 			for b.Loop() {
 				rev++
-				changes[0] = Change{list[i>>1&(1<<16-1)], 1 - 2*(i&1)}
+				changes[0] = Change{Key: list[i>>1&(1<<16-1)], Delta: 1 - 2*(i&1)}
 				i++
 				if err := x.Apply(nil, rev, changes); err != nil {
 					b.Fatal(err)
@@ -486,7 +486,7 @@ func TestNotedBoundaryIsMadeAfterACrash(t *testing.T) {
 	m := newModel()
 	x := New(Options{})
 	put := func(x *Index, b *pebble.Batch, k string, rev int64) {
-		apply(t, x, b, rev, Change{[]byte(k), 1})
+		apply(t, x, b, rev, Change{Key: []byte(k), Delta: 1})
 		if m.keys[k] == nil {
 			m.add(k, rev, 1)
 		}

@@ -309,7 +309,9 @@ func (r *run) shownBy(scanned []keyChange, forgotten int64) bool {
 	if rev <= forgotten {
 		return !r.below
 	}
-	return slices.ContainsFunc(scanned, func(c keyChange) bool { return c.rev == rev && keySum(c.key) == anchor })
+	return slices.ContainsFunc(scanned, func(c keyChange) bool {
+		return c.rev == rev && (keySum(c.key) == anchor || anchor == spanAnchor && c.delta < 0)
+	})
 }
 
 // agrees says whether parts, taken together, are what r says.

@@ -1,0 +1,405 @@
+package mvcc
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/hawser-kv/hawser/mvcc/counts"
+	"github.com/hawser-kv/hawser/range/keys"
+)
+
+// A deletion of very many keys is applied as one row, a *pending deletion*: every
+// version of a key in its span that is older than its revision is dead for reads at
+// or above that revision. Its cost does not depend on the number of keys. In the
+// background it is turned into what other deletions are, a tombstone and an event
+// for each key (MaterialiseStep), some keys at a time, and shrinks as it goes.
+//
+//	Apply            row, counts, pendings.list: the keys are gone for readers
+//	MaterialiseStep  tombstones, events, lease index; the row begins behind them
+//	...              the same for readers whichever of the two says so
+//	last step        the row goes
+//
+// Readers see no difference. They take the list before they open their iterator:
+// then what a step moves from the list to the engine meanwhile is in one of the two,
+// or in both. Who needs the rows themselves (the revision index, the hash, a
+// compaction) has to wait: see EventsComplete and ErrPending.
+type pendings struct {
+	// list is in the order of revision and sub; nil if there is none, nearly always.
+	// Nobody changes a list that was stored.
+	list atomic.Pointer[pendingList]
+
+	mu   sync.Mutex // held by who changes the list
+	step sync.Mutex // held by a step: one at a time
+}
+
+type pendingList []pendingDeletion
+
+// pendingDeletion is what is left of the deletion of a span.
+type pendingDeletion struct {
+	rev int64
+	sub uint32 // the first of the deletion: with rev it names the row
+	// next is the sub of the first key that is left, and left the number of keys.
+	next uint32
+	left int64
+	// [start, end) is the span that is left, end nil for the end of the keyspace;
+	// lower and upper are the same among the prefixes of version keys.
+	start, end   []byte
+	lower, upper []byte
+}
+
+// ErrPending: a deletion of a span at or below the revision is not yet turned into
+// rows, which the caller needs. It will be, soon; ask again.
+var ErrPending = errors.New("mvcc: a large deletion is still being written out")
+
+// Rows, under keys.MVCCMetaPrefix:
+//
+//	"pending." | revision (8) | sub (4) -> format (1) | next sub | keys left | start length, start | [end]
+const pendingName = "pending."
+
+const (
+	pendingFormat byte = 1
+	// pendingFormatToEnd is that of a span without an end.
+	pendingFormatToEnd byte = 2
+)
+
+func newPending(rev int64, e *Effect) pendingDeletion {
+	p := pendingDeletion{rev: rev, sub: e.Sub, next: e.Sub, left: e.Count, end: bytes.Clone(e.End)}
+	p.begin(e.Key)
+	return p
+}
+
+// begin makes the span begin at key.
+func (p *pendingDeletion) begin(key []byte) {
+	p.start = bytes.Clone(key)
+	p.lower, p.upper = VersionSpan(p.start, p.end)
+}
+
+func (p *pendingDeletion) key() []byte {
+	k := binary.BigEndian.AppendUint64(keys.MVCCMeta(pendingName), uint64(p.rev))
+	return binary.BigEndian.AppendUint32(k, p.sub)
+}
+
+func (p *pendingDeletion) value() []byte {
+	format := pendingFormat
+	if p.end == nil {
+		format = pendingFormatToEnd
+	}
+	v := binary.AppendUvarint([]byte{format}, uint64(p.next))
+	v = binary.AppendUvarint(v, uint64(p.left))
+	v = binary.AppendUvarint(v, uint64(len(p.start)))
+	v = append(v, p.start...)
+	return append(v, p.end...)
+}
+
+// decodePending reads a row; rest is its key behind the name.
+func decodePending(rest, row []byte) (p pendingDeletion, err error) {
+	bad := func() (pendingDeletion, error) {
+		return p, fmt.Errorf("%w: pending deletion %x: %x", errCorruptRow, rest, row)
+	}
+	if len(rest) != 12 || len(row) == 0 {
+		return bad()
+	}
+	if row[0] != pendingFormat && row[0] != pendingFormatToEnd {
+		return p, fmt.Errorf("%w: pending deletion of format %d", errRowFormat, row[0])
+	}
+	p.rev, p.sub = int64(binary.BigEndian.Uint64(rest)), binary.BigEndian.Uint32(rest[8:])
+	d := effectDecoder{rest: row[1:]}
+	next, left, start := d.uvarint(), d.uvarint(), d.bytes()
+	if d.bad || p.rev <= 0 || next > math.MaxUint32 || uint32(next) < p.sub || left > math.MaxUint32 || len(start) == 0 {
+		return bad()
+	}
+	p.next, p.left = uint32(next), int64(left)
+	if row[0] == pendingFormat {
+		p.end = bytes.Clone(d.rest)
+	} else if len(d.rest) > 0 {
+		return bad()
+	}
+	p.begin(start)
+	if emptyInterval(p.start, p.end) {
+		return bad()
+	}
+	return p, nil
+}
+
+// covers says whether the key with a prefix lies in the span.
+func (p *pendingDeletion) covers(prefix []byte) bool {
+	return bytes.Compare(p.lower, prefix) <= 0 && bytes.Compare(prefix, p.upper) < 0
+}
+
+// kills returns the revision at which a version of the key with the prefix was
+// deleted, of those up to readRev; 0 if it was not. It is for the newest version at
+// or below readRev.
+func (l *pendingList) kills(prefix []byte, rev, readRev int64) int64 {
+	for i := range *l {
+		p := &(*l)[i]
+		if p.rev > readRev {
+			return 0
+		}
+		if rev < p.rev && p.covers(prefix) {
+			return p.rev
+		}
+	}
+	return 0
+}
+
+// killsKey is kills for a user key.
+func (l *pendingList) killsKey(key []byte, rev, readRev int64) bool {
+	var few [128]byte
+	return l.kills(appendVersionPrefix(few[:0], key), rev, readRev) != 0
+}
+
+// load reads the rows at the start.
+func (p *pendings) load(db *pebble.DB) (err error) {
+	lower := keys.MVCCMeta(pendingName)
+	upper := bytes.Clone(lower)
+	upper[len(upper)-1]++
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return fmt.Errorf("mvcc: pending deletions: %w", err)
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	var list pendingList
+	for ok := it.First(); ok; ok = it.Next() {
+		row, err := it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("mvcc: pending deletions: %w", err)
+		}
+		d, err := decodePending(it.Key()[len(lower):], row)
+		if err != nil {
+			return err
+		}
+		list = append(list, d)
+	}
+	if len(list) > 0 {
+		p.list.Store(&list)
+	}
+	return it.Error()
+}
+
+// set replaces what is known of a deletion, or drops it.
+func (p *pendings) set(d pendingDeletion, keep bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list pendingList
+	if old := p.list.Load(); old != nil {
+		list = slices.Clone(*old)
+	}
+	i, found := slices.BinarySearchFunc(list, d, func(a, b pendingDeletion) int {
+		return cmp.Or(cmp.Compare(a.rev, b.rev), cmp.Compare(a.sub, b.sub))
+	})
+	switch {
+	case !keep && found:
+		list = slices.Delete(list, i, i+1)
+	case !keep:
+	case found:
+		list[i] = d
+	default:
+		list = slices.Insert(list, i, d)
+	}
+	if len(list) == 0 {
+		p.list.Store(nil)
+		return
+	}
+	p.list.Store(&list)
+}
+
+// stageSpan stages the deletion of a span, which readers at its revision see from
+// now on, and returns the change of the counts.
+func (s *Store) stageSpan(b *pebble.Batch, rev int64, e *Effect) (counts.Change, error) {
+	p := newPending(rev, e)
+	if err := b.Set(p.key(), p.value(), nil); err != nil {
+		return counts.Change{}, err
+	}
+	// A view of before may still offer a version that is dead now.
+	s.recent.drop(rev)
+	s.pending.set(p, true)
+	return s.spanChange(&p), nil
+}
+
+// spanChange is what the deletion of a span does to the counts.
+func (s *Store) spanChange(p *pendingDeletion) counts.Change {
+	rev := p.rev
+	return counts.Change{Key: p.start, End: p.end, Live: func(start, end []byte) (int64, error) {
+		return keyScanner{s}.CountAt(start, end, rev-1)
+	}}
+}
+
+// Pending returns the number of keys whose deletion is not written out yet.
+func (s *Store) Pending() (n int64) {
+	if list := s.pending.list.Load(); list != nil {
+		for i := range *list {
+			n += (*list)[i].left
+		}
+	}
+	return n
+}
+
+// PendingFrom returns the revision of the oldest deletion that is not written out,
+// math.MaxInt64 if all are.
+func (s *Store) PendingFrom() int64 {
+	if list := s.pending.list.Load(); list != nil {
+		return (*list)[0].rev
+	}
+	return latestRevision
+}
+
+// EventsComplete returns the revision up to which the revision index has all events
+// above after of the keys of [start, end), end empty for the end of the keyspace, that
+// were applied: math.MaxInt64 if nothing is pending there.
+func (s *Store) EventsComplete(start, end []byte, after int64) int64 {
+	list := s.pending.list.Load()
+	if list == nil {
+		return latestRevision
+	}
+	for i := range *list {
+		p := &(*list)[i]
+		if p.rev > after && (len(end) == 0 || bytes.Compare(p.start, end) < 0) && (p.end == nil || bytes.Compare(start, p.end) < 0) {
+			return p.rev - 1
+		}
+	}
+	return latestRevision
+}
+
+// MaterialiseStep writes out the deletion of at most so many keys, of the oldest
+// revision first, and says whether nothing is left. Whoever runs the store calls it
+// while Pending is not 0, from any goroutine. A step that is lost in a crash is done
+// again.
+func (s *Store) MaterialiseStep(maxKeys int) (done bool, err error) {
+	s.pending.step.Lock()
+	defer s.pending.step.Unlock()
+	list := s.pending.list.Load()
+	if list == nil {
+		return true, nil
+	}
+	p := (*list)[0]
+	b := s.db.NewBatch()
+	defer func() { err = errors.Join(err, b.Close()) }()
+	m := materialising{s: s, b: b, p: p}
+	if err := m.write(maxKeys); err != nil {
+		return false, fmt.Errorf("mvcc: write out the deletion at %d: %w", p.rev, err)
+	}
+	if m.done {
+		err = b.Delete(p.key(), nil)
+	} else {
+		err = b.Set(p.key(), m.p.value(), nil)
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return false, err
+	}
+	// The recent versions before the list: until it shrinks they do not matter.
+	for _, k := range m.keys {
+		s.recent.supersede(k.key, p.rev, k.sub)
+	}
+	s.pending.set(m.p, !m.done)
+	return s.pending.list.Load() == nil, nil
+}
+
+// materialising is one step.
+type materialising struct {
+	s    *Store
+	b    *pebble.Batch
+	p    pendingDeletion
+	keys []materialised
+	done bool // nothing of the span is left
+}
+
+type materialised struct {
+	key []byte
+	sub uint32
+}
+
+// write stages the rows of the next keys, and moves the deletion behind them.
+func (m *materialising) write(maxKeys int) error {
+	p := &m.p
+	c, err := m.s.openCursor(p.lower, p.upper, false)
+	if err != nil {
+		return err
+	}
+	// Older deletions are written out, those at the same revision lie elsewhere.
+	c.pending = nil
+	visited := 0
+	m.done = true
+	err = c.scanBelow(p.rev, func(r row, sub uint32) (more bool, err error) {
+		if len(m.keys) == maxKeys || visited == deadSteps*maxKeys {
+			m.done = false
+			key, err := appendUserKey(nil, r.prefix)
+			if err == nil {
+				p.begin(key)
+			}
+			return false, err
+		}
+		visited++
+		if r.tombstone {
+			return true, nil
+		}
+		return true, m.end(r, sub)
+	})
+	if err = m.s.releaseAfter(c, err); err != nil {
+		return err
+	}
+	if m.done && p.left != 0 {
+		return fmt.Errorf("%w: %d keys less than were counted", errCorruptRow, p.left)
+	}
+	return nil
+}
+
+// deadSteps is how many keys a step looks at for each that it may write.
+const deadSteps = 4
+
+// end stages the end of a key whose newest version before is r.
+func (m *materialising) end(r row, sub uint32) error {
+	p := &m.p
+	if p.left == 0 {
+		return fmt.Errorf("%w: more keys than were counted", errCorruptRow)
+	}
+	key, err := appendUserKey(nil, r.prefix)
+	if err != nil {
+		return err
+	}
+	e := Effect{Key: key, Sub: p.next, OldLease: r.lease, Tombstone: true, Prior: Place{r.modRevision, sub}}
+	if _, err := stageVersion(m.b, p.rev, &e); err != nil {
+		return err
+	}
+	if err := stageEvent(m.b, p.rev, &e, eventDelete); err != nil {
+		return err
+	}
+	m.keys = append(m.keys, materialised{key, p.next})
+	p.next++
+	p.left--
+	return m.leave(&e)
+}
+
+// leave removes the key from the index of its lease, unless it was attached to it
+// again since, or may have been: rows of that index are hints.
+func (m *materialising) leave(e *Effect) error {
+	if e.OldLease == 0 {
+		return nil
+	}
+	v, at, known := m.s.recent.newest(e.Key)
+	switch {
+	case at <= m.p.rev: // not there, or what dies
+		h, err := m.s.Latest().head(e.Key)
+		if err != nil {
+			return err
+		}
+		v.lease, known = h.lease, true
+	case !known:
+		return nil // staged, and too large to be kept
+	}
+	if v.lease == e.OldLease {
+		return nil
+	}
+	return m.b.Delete(appendLeaseKey(nil, e.OldLease, e.Key), nil)
+}
