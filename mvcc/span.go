@@ -25,6 +25,9 @@ func (e *evaluator) isWide(v View, d *pb.DeleteRangeRequest, start, end []byte) 
 func (e *evaluator) deleteSpan(v View, d *pb.DeleteRangeRequest, start, end []byte, resp *pb.DeleteRangeResponse) error {
 	if d.GetPrevKv() {
 		err := v.Scan(start, end, ScanOptions{Budget: e.env.Budget}, func(kv *mvccpb.KeyValue) (bool, error) {
+			if err := hold(e.env.Response, kv); err != nil {
+				return false, err
+			}
 			resp.PrevKvs = append(resp.PrevKvs, kv)
 			return true, nil
 		})

@@ -1,7 +1,7 @@
 package node
 
-// compacting is the data as the compactor writes to it: not after a fault of the
-// engine, and one that it meets itself is an error.
+// compacting is the data as the compactor and the materialiser write to it: not after
+// a fault of the engine, and one that they meet themselves is an error.
 type compacting struct{ c *Core }
 
 func (s compacting) Forgotten() int64 { return s.c.MVCC.Forgotten() }
@@ -10,6 +10,18 @@ func (s compacting) Backlog() int64 { return s.c.MVCC.Backlog() }
 
 func (s compacting) SetForgotten(rev int64) error {
 	return s.c.engine.Fault.Write(func() error { return s.c.MVCC.SetForgotten(rev) })
+}
+
+func (s compacting) Pending() int64 { return s.c.MVCC.Pending() }
+
+func (s compacting) PendingFrom() int64 { return s.c.MVCC.PendingFrom() }
+
+func (s compacting) MaterialiseStep(maxKeys int) (done bool, err error) {
+	err = s.c.engine.Fault.Write(func() error {
+		done, err = s.c.MVCC.MaterialiseStep(maxKeys)
+		return err
+	})
+	return done, err
 }
 
 func (s compacting) CompactStep(maxEvents int) (done bool, err error) {

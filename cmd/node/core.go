@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-kv/hawser/range/compactor"
 	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/range/materialiser"
 	"github.com/hawser-kv/hawser/range/raftlog"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/store"
@@ -48,6 +49,8 @@ type CoreConfig struct {
 	Router        router.Config
 	// CompactionBatch and the rest of the compactor's manners.
 	Compactor compactor.Config
+	// Materialiser's manners; what it works on is filled in.
+	Materialiser materialiser.Config
 	// Registry takes what the node measures of its own work. nil: nothing is
 	// measured, and no clock is read for it.
 	Registry prometheus.Registerer
@@ -70,6 +73,8 @@ type Core struct {
 	Watch     *watch.Service
 	Router    *router.Router
 	Compactor *compactor.Compactor
+	// Materialiser writes out large deletions.
+	Materialiser *materialiser.Materialiser
 
 	engine *engine.Engine
 	log    *zap.Logger
@@ -236,7 +241,7 @@ func (c *Core) wire() (err error) {
 	}
 
 	wc := c.cfg.Watch
-	wc.History, wc.Logger = history{c.MVCC}, c.log
+	wc.History, wc.EventsComplete, wc.Logger = history{c.MVCC}, c.MVCC.EventsComplete, c.log
 	c.Watch = watch.NewService(c.Frontier, wc)
 	served := 0
 	for _, id := range ids {
@@ -253,12 +258,22 @@ func (c *Core) wire() (err error) {
 
 	cc := c.cfg.Compactor
 	cc.Store, cc.Logger = compacting{c}, c.log
-	cc.Complete = func() int64 { return c.Frontier.Complete(nil, nil) }
+	// What is forgotten must be in the revision index.
+	cc.Complete = func() int64 { return min(c.Frontier.Complete(nil, nil), c.MVCC.PendingFrom()-1) }
 	cc.Hurry = c.LowSpace
 	if c.measures != nil {
 		cc.Stepped, cc.Finished = c.measures.stepped, c.measures.compacted
 	}
 	c.Compactor = compactor.New(cc)
+	mc := c.cfg.Materialiser
+	mc.Store, mc.Logger = compacting{c}, c.log
+	mc.Finished = func() {
+		c.Watch.HistoryGrew()
+		if c.Compactor.Waiting() {
+			c.Compactor.Kick()
+		}
+	}
+	c.Materialiser = materialiser.New(mc)
 
 	st := c.cfg.Store
 	st.DB, st.Loader, st.Fault, st.Logger = c.DB, c.load, c.engine.Fault, c.log
@@ -376,6 +391,7 @@ func (c *Core) Applied(rangeID uint64, resolved int64, events []mvcc.Event) {
 		c.measures.loads.of(rangeID).applied(len(events), bytes)
 	}
 	c.Watch.Applied(rangeID, resolved, events)
+	c.Materialiser.Kick()
 	if c.Compactor.Waiting() {
 		c.Compactor.Kick()
 	}

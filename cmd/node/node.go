@@ -176,15 +176,19 @@ func (n *Node) run(ctx context.Context) error {
 	c := n.core
 	c.Store.Start(context.WithoutCancel(ctx))
 	c.Watch.Start()
-	c.Compactor.Start(func(err error) {
-		if isDamage(err) {
-			c.damagedOutside("the removal of compacted revisions, which ends", err)
-			return
+	faulted := func(what string) func(error) {
+		return func(err error) {
+			if isDamage(err) {
+				c.damagedOutside(what, err)
+				return
+			}
+			if c.Err() == nil { // else watchStore tells
+				n.fail(err)
+			}
 		}
-		if c.Err() == nil { // else watchStore tells
-			n.fail(err)
-		}
-	})
+	}
+	c.Compactor.Start(faulted("the removal of compacted revisions, which ends"))
+	c.Materialiser.Start(faulted("the writing out of a large deletion, which ends"))
 	n.background(n.tick)
 	n.background(n.watchStore)
 	n.background(n.tendKnown)
@@ -551,6 +555,7 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 	close(n.stopping)
 	c.Router.Stop()
 	c.Compactor.Stop()
+	c.Materialiser.Stop()
 	c.Store.Stop()
 	c.Client.Stop()
 	c.Watch.Stop()

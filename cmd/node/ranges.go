@@ -173,7 +173,7 @@ func routerError(rangeID uint64, err error) error {
 		out.Kind = router.TooWide
 	case errors.Is(err, replica.ErrTooManyRequests):
 		out.Kind = router.Busy
-	case errors.Is(err, replica.ErrNotResolved), errors.Is(err, replica.ErrAwaitExpired):
+	case errors.Is(err, replica.ErrNotResolved), errors.Is(err, mvcc.ErrPending), errors.Is(err, replica.ErrAwaitExpired):
 		out.Kind = router.Unresolved
 	case errors.Is(err, replica.ErrNoReplica):
 		out.Kind = router.Stale

@@ -192,10 +192,29 @@ func (m *multi) evaluateLatched() (*mvcc.Result, error) {
 	}
 	defer v.Close()
 	m.o.share.again()
+	var res *mvcc.Result
 	if m.o.point.Revision == 0 { // no explicit revisions
-		return mvcc.Evaluate(v, m.o.req, m.o.r.env(m.o.share))
+		res, err = mvcc.Evaluate(v, m.o.req, m.o.r.env(m.o.share))
+	} else {
+		res, err = evaluate(m.o.point, v, m.o.req, m.o.r.env(m.o.share))
 	}
-	return evaluate(m.o.point, v, m.o.req, m.o.r.env(m.o.share))
+	if err != nil {
+		return nil, err
+	}
+	if res.Effects, err = mvcc.CutSpans(v, res.Effects, m.starts()); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// starts returns the first keys of the participants, ascending.
+func (m *multi) starts() (keys [][]byte) {
+	m.o.mu.Lock()
+	defer m.o.mu.Unlock()
+	for _, p := range m.coord.Participants() {
+		keys = append(keys, p.Start)
+	}
+	return keys
 }
 
 // ended goes on after the attempt.

@@ -53,6 +53,10 @@ type Config struct {
 	MaxHeldBytes int64
 	// Responses bounds the memory of large responses. nil: 1 GiB.
 	Responses *Responses
+	// SpanKeys is how many keys the deletes of one request over several ranges may end
+	// one by one: beyond, they are deletions of spans, whose cost does not depend on
+	// the number of keys. 0: 4,096.
+	SpanKeys int64
 	// Logger may be nil.
 	Logger *zap.Logger
 }
@@ -84,6 +88,9 @@ func (c *Config) EnsureDefaults() {
 	}
 	if c.MaxPending == 0 {
 		c.MaxPending = 20_000
+	}
+	if c.SpanKeys == 0 {
+		c.SpanKeys = 4096
 	}
 	if c.MaxHeldBytes == 0 {
 		c.MaxHeldBytes = 512 << 20
@@ -363,5 +370,5 @@ func (r *Router) sawRevision(rev int64) {
 }
 
 func (r *Router) env(share *Share) mvcc.Env {
-	return mvcc.Env{LeaseExists: r.cfg.LeaseExists, Response: share}
+	return mvcc.Env{LeaseExists: r.cfg.LeaseExists, Response: share, SpanKeys: r.cfg.SpanKeys}
 }

@@ -208,6 +208,9 @@ func New(owner *placementpb.TxnID, parts []Participant) *Coordinator {
 	return &Coordinator{owner: owner, parts: parts}
 }
 
+// Participants returns the ranges, in key order. The caller does not change them.
+func (c *Coordinator) Participants() []Participant { return c.parts }
+
 // Owner returns the id under which latches are held.
 func (c *Coordinator) Owner() *placementpb.TxnID { return c.owner }
 

@@ -172,6 +172,9 @@ func (h *Hub) NextTask() (*Task, bool) {
 		// A group's position is ahead of the frontier after a shed: history is
 		// complete up to the frontier.
 		w.ride = ride{upTo: h.complete(w.group)}
+		if !w.noDelete {
+			w.ride.upTo = min(w.ride.upTo, h.eventsComplete(w.start, w.end, w.pos))
+		}
 		if w.pos >= w.ride.upTo {
 			h.park(w)
 			return false

@@ -14,6 +14,10 @@ type event struct {
 	delete   bool
 	revision int64
 	sub      uint32
+	// span: the event stands for the deletion of [kv.Key, spanEnd), of which history
+	// has the events (mvcc.Event.Span). It comes before all others of its revision.
+	span    bool
+	spanEnd []byte
 	// size is about what the event costs in memory, in bytes.
 	size int
 	// counted is the number of the hub's emission in which a stream's queue
@@ -39,6 +43,8 @@ func newEvent(e mvcc.Event) *event {
 		delete:   e.Delete,
 		revision: e.Revision,
 		sub:      e.Sub,
+		span:     e.Span,
+		spanEnd:  e.SpanEnd,
 		size:     len(e.Kv.Key) + len(e.Kv.Value) + eventOverhead,
 	}
 	if e.PrevKv != nil {

@@ -50,7 +50,7 @@ func (h *Hub) groupOf(start, end []byte) *group {
 	}
 	for events := range h.buffer.between(h.complete(g)+1, math.MaxInt64) {
 		for _, e := range events {
-			if g.holds(e.kv.Key) {
+			if g.concerns(e) {
 				h.hold(g, e)
 			}
 		}
@@ -61,6 +61,14 @@ func (h *Hub) groupOf(start, end []byte) *group {
 
 func (g *group) holds(key []byte) bool {
 	return bytes.Compare(g.start, key) <= 0 && endsAfter(g.end, key)
+}
+
+// concerns says whether an event is of a key of the group's span.
+func (g *group) concerns(e *event) bool {
+	if !e.span {
+		return g.holds(e.kv.Key)
+	}
+	return endsAfter(g.end, e.kv.Key) && (e.spanEnd == nil || bytes.Compare(g.start, e.spanEnd) < 0)
 }
 
 // join puts a watcher, which is behind, into the group of its span.
@@ -135,6 +143,10 @@ func (h *Hub) dispatch(g *group) {
 	for len(g.waiting) > 0 && g.waiting[0].revision <= complete {
 		e := heap.Pop(&g.waiting).(*event)
 		h.waiting--
+		if e.span {
+			h.holdBack(g, e)
+			continue
+		}
 		for _, w := range g.synced {
 			if w.wants(e) {
 				if len(w.batch) == 0 {
@@ -148,14 +160,29 @@ func (h *Hub) dispatch(g *group) {
 		g.waiting = nil
 	}
 	if g.blocked == nil || g.threshold <= complete {
-		for _, w := range g.parked {
-			w.parked = false
-			h.tasks = append(h.tasks, w)
-		}
-		clear(g.parked)
-		g.parked = g.parked[:0]
+		h.unpark(g)
 	}
 	h.block(g)
+}
+
+// unpark has the watchers of a group that wait for it ask for history again.
+func (h *Hub) unpark(g *group) {
+	for _, w := range g.parked {
+		w.parked = false
+		h.tasks = append(h.tasks, w)
+	}
+	clear(g.parked)
+	g.parked = g.parked[:0]
+}
+
+// holdBack has the watchers of a group that want the events of a deletion of a span
+// read them from history, when they are there, and what comes after them.
+func (h *Hub) holdBack(g *group, e *event) {
+	for n := len(g.synced); n > 0; n-- {
+		if w := g.synced[n-1]; w.wants(e) {
+			h.fallBehind(w, e.revision-1)
+		}
+	}
 }
 
 // forget drops what a group holds below a revision.
@@ -253,6 +280,9 @@ type eventHeap []*event
 // Len, Less, Swap, Push and Pop make it a heap.
 func (e eventHeap) Len() int { return len(e) }
 func (e eventHeap) Less(i, j int) bool {
+	if e[i].revision == e[j].revision && e[i].span != e[j].span {
+		return e[i].span
+	}
 	return cmp.Or(cmp.Compare(e[i].revision, e[j].revision), cmp.Compare(e[i].sub, e[j].sub)) < 0
 }
 func (e eventHeap) Swap(i, j int) { e[i], e[j] = e[j], e[i] }

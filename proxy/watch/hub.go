@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"math"
 	"sync"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -64,6 +65,8 @@ type Hub struct {
 	slow      int
 	// queued is the sum of the streams' bytes.
 	queued int
+	// eventsComplete is Config.EventsComplete.
+	eventsComplete func(start, end []byte, after int64) int64
 }
 
 // Limits bound what the hub holds in memory. Zero means the default.
@@ -120,7 +123,10 @@ type inbox struct {
 // NewHub returns a hub without watchers.
 func NewHub(f *Frontier, limits Limits) *Hub {
 	limits.ensureDefaults()
-	return &Hub{frontier: f, limits: limits, view: newView(), match: newMatcher[*group](), lookThrough: 4096, streams: make(map[int64]*Stream)}
+	return &Hub{
+		frontier: f, limits: limits, view: newView(), match: newMatcher[*group](), lookThrough: 4096, streams: make(map[int64]*Stream),
+		eventsComplete: func(_, _ []byte, _ int64) int64 { return math.MaxInt64 },
+	}
 }
 
 // Applied takes the events that a range has applied, in revision order. It
@@ -161,7 +167,16 @@ func (h *Hub) drain() {
 		h.shed(lost + 1)
 	}
 	for i := range events {
-		if e := newEvent(events[i]); h.buffer.add(e) {
+		e := newEvent(events[i])
+		switch {
+		case !h.buffer.add(e):
+		case e.span: // rare
+			for _, g := range h.groups {
+				if g.concerns(e) {
+					h.give(g, e)
+				}
+			}
+		default:
 			h.match.each(e.kv.Key, func(g *group) { h.give(g, e) })
 		}
 	}
@@ -231,10 +246,22 @@ func (h *Hub) emit(w *watcher) {
 	if !w.stream.push(r, false) {
 		// The stream's reader is slow: the watcher falls behind and costs
 		// nothing until the queue is drained.
-		h.fallBehind(w, events[0].revision-1)
+		if pos := events[0].revision - 1; w.synced {
+			h.fallBehind(w, pos)
+		} else { // a deletion of a span came in the same dispatch
+			w.pos = max(pos, w.min-1)
+		}
 		return
 	}
 	w.sent = true
+}
+
+// HistoryGrew says that the events of a deletion of a span are in the revision index
+// now: watchers that wait for them go on.
+func (h *Hub) HistoryGrew() {
+	for _, g := range h.groups {
+		h.unpark(g)
+	}
 }
 
 // fallBehind makes a synced watcher one that reads history after pos.

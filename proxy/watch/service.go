@@ -34,6 +34,10 @@ type Service struct {
 type Config struct {
 	// History is where watchers that are behind read.
 	History History
+	// EventsComplete returns the revision up to which History has all events above
+	// after of the keys of [start, end), end empty for the end of the keyspace, that
+	// were applied; see HistoryGrew. Nil: it always has.
+	EventsComplete func(start, end []byte, after int64) int64
 	// ProgressInterval is the time between progress notifications of the
 	// watchers that asked for them (etcd/W15). Default 10 minutes.
 	ProgressInterval time.Duration
@@ -61,6 +65,9 @@ func NewService(frontier *Frontier, cfg Config) *Service {
 		hub:      NewHub(frontier, cfg.Limits),
 		kick:     make(chan struct{}, 1),
 		work:     make(chan struct{}, cfg.Readers),
+	}
+	if cfg.EventsComplete != nil {
+		s.hub.eventsComplete = cfg.EventsComplete
 	}
 	s.mu.streams = make(map[*Stream]struct{})
 	return s
@@ -119,6 +126,14 @@ func (s *Service) Damaged(start, end []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hub.Damaged(start, end)
+}
+
+// HistoryGrew says that EventsComplete may have grown.
+func (s *Service) HistoryGrew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hub.HistoryGrew()
+	s.wakeReadersLocked()
 }
 
 func (s *Service) wake() {

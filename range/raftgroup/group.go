@@ -48,6 +48,15 @@ type Machine interface {
 	AppliedState(dst []byte) []byte
 }
 
+// Settler is a Machine with entries that are applied only when everything before
+// them is committed to the engine, because Apply reads there what they left. Who
+// drives its group calls BatchCommitted.
+type Settler interface {
+	Machine
+	// NeedsCommitted says whether an entry is one of these.
+	NeedsCommitted(data []byte) bool
+}
+
 // Config says what a group is made of. ID, ReplicaID, Log and Machine have no
 // defaults.
 type Config struct {
@@ -118,6 +127,14 @@ type Group struct {
 	keepBytes   uint64
 	maxBatch    int // MaxBatchBytes; less in tests
 
+	// settler is the machine, if it is one. uncommitted: entries were applied whose
+	// batch is not known to be committed. held are raft's requests to apply that are
+	// not done, heldDone how many entries of the first are.
+	settler     Settler
+	uncommitted bool
+	held        []*raftpb.Message
+	heldDone    int
+
 	// dirty: raft was given something since the last Ready. Asking raft itself
 	// allocates.
 	dirty bool
@@ -155,6 +172,7 @@ func New(cfg Config) (g *Group, err error) {
 		election:    newElectionTimer(cfg.ElectionTicks, cfg.Seed, cfg.ID, cfg.ReplicaID),
 		maxBatch:    MaxBatchBytes,
 	}
+	g.settler, _ = cfg.Machine.(Settler)
 	// What the log finds applied may only be visible, when the group was unloaded
 	// and is loaded again. What was cut off was applied durably.
 	first, _ := cfg.Log.FirstIndex()

@@ -90,24 +90,16 @@ func (g *Group) Ready(b *pebble.Batch) (w Work, err error) {
 				}
 				again = again || stepped
 			case raft.LocalApplyThread:
-				confChanged, err := g.apply(b, m.GetEntries())
-				if err != nil {
-					return Work{}, g.fail(err)
-				}
-				applied := m.GetEntries()[len(m.GetEntries())-1].GetIndex()
-				w.Applied = true
-				// Effects need not be durable before raft counts them as
-				// applied: the synced log replays them.
-				for _, r := range m.GetResponses() {
-					g.mustStep(r)
-				}
-				// After that raft has more only if it held entries back, or if
-				// what was applied makes it leave a joint configuration.
-				again = again || applied < g.committed || confChanged || g.autoLeave
+				g.held = append(g.held, m)
 			default:
 				w.Send = append(w.Send, m)
 			}
 		}
+		more, err := g.applyHeld(b, &w)
+		if err != nil {
+			return Work{}, g.fail(err)
+		}
+		again = again || more
 	}
 	g.dirty = full
 	if w.Applied {
@@ -154,6 +146,58 @@ func (g *Group) append(b *pebble.Batch, m *raftpb.Message, w *Work) (stepped boo
 	w.NeedsSync = w.NeedsSync || needsSync
 	w.WhenDurable = append(w.WhenDurable, m.GetResponses()...)
 	return false, nil
+}
+
+// applyHeld applies what raft has asked for, up to an entry that must wait for the
+// commit of those before it. It reports whether raft has more then.
+func (g *Group) applyHeld(b *pebble.Batch, w *Work) (again bool, err error) {
+	for len(g.held) > 0 {
+		m := g.held[0]
+		entries := m.GetEntries()[g.heldDone:]
+		n := g.settled(entries)
+		if n > 0 {
+			confChanged, err := g.apply(b, entries[:n])
+			if err != nil {
+				return false, err
+			}
+			w.Applied, g.uncommitted = true, true
+			g.heldDone += n
+			// After that raft has more only if it held entries back, or if what was
+			// applied makes it leave a joint configuration.
+			again = again || confChanged || g.autoLeave
+		}
+		if n < len(entries) {
+			return again, nil // BatchCommitted goes on
+		}
+		g.held, g.heldDone = g.held[1:], 0
+		// Effects need not be durable before raft counts them as applied: the synced
+		// log replays them.
+		for _, r := range m.GetResponses() {
+			g.mustStep(r)
+		}
+		again = again || entries[n-1].GetIndex() < g.committed
+	}
+	return again, nil
+}
+
+// settled returns how many of the entries can be applied now.
+func (g *Group) settled(entries []*raftpb.Entry) int {
+	if g.settler == nil {
+		return len(entries)
+	}
+	for i, e := range entries {
+		if (i > 0 || g.uncommitted) && e.GetType() == raftpb.EntryNormal && g.settler.NeedsCommitted(e.GetData()) {
+			return i
+		}
+	}
+	return len(entries)
+}
+
+// BatchCommitted says that the batches of all Readies so far are committed. Call Ready
+// after it. Only who drives the group of a Settler needs to call it.
+func (g *Group) BatchCommitted() {
+	g.uncommitted = false
+	g.dirty = g.dirty || len(g.held) > 0
 }
 
 // apply runs committed entries through the machine and stages the applied state

@@ -92,6 +92,20 @@ func (r *Replica) Apply(b *pebble.Batch, index, term uint64, data []byte) error 
 	return nil
 }
 
+// NeedsCommitted implements raftgroup.Settler: the deletion of a span counts, in the
+// engine, what it ends.
+func (r *Replica) NeedsCommitted(data []byte) bool {
+	e, err := openEntry(data)
+	for ok := err == nil; ok; {
+		var c command
+		if c, ok, err = e.next(); ok && err == nil && mvcc.MayHaveSpan(c.effects) {
+			return true
+		}
+		ok = ok && err == nil
+	}
+	return false // Apply finds what is wrong with it
+}
+
 // decodedCommand is a command with its effects.
 type decodedCommand struct {
 	command
@@ -132,7 +146,7 @@ func (r *Replica) applyCommand(b *pebble.Batch, c *decodedCommand, q *request, o
 		if c.decoded[i].Prior.Revision >= c.revision {
 			return fmt.Errorf("%s at %d: key %q was changed before at %d", c.kind, c.revision, c.decoded[i].Key, c.decoded[i].Prior.Revision)
 		}
-		if !holds(r.staged.desc, c.decoded[i].Key) {
+		if !holdsEffect(r.staged.desc, &c.decoded[i]) {
 			r.refuseCommand(q, fmt.Sprintf("%s at %d: key %q is outside the span", c.kind, c.revision, c.decoded[i].Key))
 			return nil
 		}
@@ -165,6 +179,13 @@ func (r *Replica) applyCommand(b *pebble.Batch, c *decodedCommand, q *request, o
 // holds reports that a key lies in the span of a range.
 func holds(desc *rangepb.RangeDescriptor, key []byte) bool {
 	return bytes.Compare(key, desc.Start) >= 0 && (len(desc.End) == 0 || bytes.Compare(key, desc.End) < 0)
+}
+
+func holdsEffect(desc *rangepb.RangeDescriptor, e *mvcc.Effect) bool {
+	if !e.IsSpan() || len(desc.End) == 0 {
+		return holds(desc, e.Key)
+	}
+	return holds(desc, e.Key) && e.End != nil && bytes.Compare(e.End, desc.End) <= 0
 }
 
 // refuseEntry refuses all commands of an entry.

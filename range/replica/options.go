@@ -36,6 +36,10 @@ type Limits struct {
 	// (mvcc.Budget): wider ones are refused with ErrTooWide. Default 2,000 rows,
 	// a millisecond or two, and 1 MiB.
 	MaxEvaluationRows, MaxEvaluationBytes int
+	// MaxDeletedKeys is how many keys the deletes of intervals in one write may end on
+	// the worker; of wider ones the sender makes deletions of spans. Default 4,096,
+	// some 20 ms with their application.
+	MaxDeletedKeys int
 }
 
 // EnsureDefaults fills the zero fields.
@@ -55,6 +59,7 @@ func (l *Limits) EnsureDefaults() {
 		{&l.WaitTicks, 100},
 		{&l.MaxEvaluationRows, 2000},
 		{&l.MaxEvaluationBytes, 1 << 20},
+		{&l.MaxDeletedKeys, 4096},
 	} {
 		if *f.field <= 0 {
 			*f.field = f.value

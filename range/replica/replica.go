@@ -285,7 +285,10 @@ func (r *Replica) advance(b *pebble.Batch, round Round) {
 	if work.Applied {
 		o := r.outcome
 		r.outcome = outcome{}
-		round.OnCommitted(func() { r.committed(&o) })
+		round.OnCommitted(func() {
+			r.group.BatchCommitted()
+			r.committed(&o)
+		})
 		round.Again()
 	}
 }

@@ -156,7 +156,7 @@ func (r *Replica) evaluate(round Round) {
 
 func (r *Replica) evaluateWrite(view mvcc.View, q *request) {
 	l := &r.lead
-	r.budget = mvcc.Budget{Rows: int64(r.limits.MaxEvaluationRows), Bytes: int64(r.limits.MaxEvaluationBytes)}
+	r.budget = mvcc.Budget{Rows: int64(r.limits.MaxEvaluationRows), Bytes: int64(r.limits.MaxEvaluationBytes), Deletes: int64(r.limits.MaxDeletedKeys)}
 	res, err := mvcc.Evaluate(view, q.write.Req, mvcc.Env{Budget: &r.budget})
 	switch {
 	case errors.Is(err, mvcc.ErrTooWide):

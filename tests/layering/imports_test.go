@@ -44,6 +44,7 @@ range/replica          range/raftgroup range/raftlog range/keys mvcc mvcc/spans 
 range/engine           range/raftlog range/keys mvcc proto/...             !time !net !google.golang.org/grpc
 range/store            range/engine range/replica range/raftgroup range/raftlog range/keys mvcc proto/...  !net !google.golang.org/grpc
 range/compactor        range/keys mvcc proto/...                           !net !google.golang.org/grpc
+range/materialiser     range/keys mvcc proto/...                           !net !google.golang.org/grpc
 
 # placement
 placement/meta         range/keys proto/...                                !time !net !google.golang.org/grpc

@@ -79,6 +79,7 @@ func (s *Stats) add(o Stats) {
 	s.Unknown += o.Unknown
 	s.Events += o.Events
 	s.Watches += o.Watches
+	s.Written += o.Written
 	s.Revision += o.Revision
 	s.Trace ^= o.Trace
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/compactor"
 	"github.com/hawser-kv/hawser/range/engine"
+	"github.com/hawser-kv/hawser/range/materialiser"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/store"
 	"github.com/hawser-kv/hawser/tests/history"
@@ -61,15 +62,17 @@ type Stats struct {
 	Answered, Refused, Unknown int
 	Events, Watches            int
 	Revision                   int64
+	// Written is how often some of a large deletion was written out.
+	Written int
 	// Trace is a hash of everything that was decided and answered: two runs of
 	// one seed have the same.
 	Trace uint64
 }
 
 func (s Stats) String() string {
-	return fmt.Sprintf("%d steps, revision %d, %d answered, %d refused, %d unknown, %d splits, %d compactions, %d watches with %d events, %d rounds within another, "+
+	return fmt.Sprintf("%d steps, revision %d, %d answered, %d refused, %d unknown, %d splits, %d compactions, %d watches with %d events, %d rounds within another, %d parts of large deletions written out, "+
 		"%d crashes and %d before a commit, %d disk faults, %d full disks, trace %016x",
-		s.Steps, s.Revision, s.Answered, s.Refused, s.Unknown, s.Splits, s.Compactions, s.Watches, s.Events, s.Interleaved,
+		s.Steps, s.Revision, s.Answered, s.Refused, s.Unknown, s.Splits, s.Compactions, s.Watches, s.Events, s.Interleaved, s.Written,
 		s.Crashes, s.CommitCrashes, s.DiskFaults, s.FullDisks, s.Trace)
 }
 
@@ -157,16 +160,18 @@ func (w *world) start() error {
 				return w.beforeCommit(b)
 			},
 		},
-		Limits: replica.Limits{IdleTicks: 40, SilentTicks: 10, RetryTicks: 5},
+		// Deletes of few keys are large ones here.
+		Limits: replica.Limits{IdleTicks: 40, SilentTicks: 10, RetryTicks: 5, MaxDeletedKeys: 1},
 		Watch:  watch.Config{Limits: watch.Limits{StreamBytes: 4 << 10, CatchUpRevisions: 10, BufferBytes: 16 << 10}},
-		Router: router.Config{After: func(d time.Duration, f func()) func() {
+		Router: router.Config{SpanKeys: 1, After: func(d time.Duration, f func()) func() {
 			return w.clock.after(d, func() {
 				if n.life == life {
 					f()
 				}
 			})
 		}},
-		Compactor: compactor.Config{BatchLimit: 7},
+		Compactor:    compactor.Config{BatchLimit: 7},
+		Materialiser: materialiser.Config{StepKeys: 1},
 	})
 	if err != nil {
 		return fmt.Errorf("start %d: %w", life, err)
@@ -228,6 +233,10 @@ func (w *world) step() error {
 		n.core.Watch.ReadHistory()
 	case p < 775:
 		if _, err := n.core.Compactor.Step(); err != nil {
+			return w.faulted(err)
+		}
+	case p < 785:
+		if err := w.materialise(); err != nil {
 			return w.faulted(err)
 		}
 	case p < 990 || !w.opt.Faults:
@@ -322,6 +331,9 @@ func (w *world) quiesce(done func() bool) error {
 			}
 			w.clock.fire()
 		default:
+			if err = w.materialise(); err != nil {
+				break
+			}
 			if _, err = w.node.core.Compactor.Step(); err == nil {
 				for _, c := range w.clients {
 					c.take()
@@ -333,6 +345,15 @@ func (w *world) quiesce(done func() bool) error {
 		}
 	}
 	return fmt.Errorf("it does not come to rest: %s", w.pending())
+}
+
+// materialise writes out some of a large deletion.
+func (w *world) materialise() error {
+	if w.node.core.MVCC.Pending() > 0 {
+		w.stats.Written++
+	}
+	_, err := w.node.core.Materialiser.Step()
+	return err
 }
 
 func (w *world) pending() string {

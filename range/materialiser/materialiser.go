@@ -1,0 +1,141 @@
+// Package materialiser writes out, beside the traffic, the large deletions that a
+// node has applied as one row each (mvcc, pending deletions): who needs a tombstone
+// and an event for each key waits for it, everybody else does not notice.
+package materialiser
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Store is the engine's data, as the materialiser needs it (mvcc.Store).
+type Store interface {
+	// Pending returns the number of keys whose deletion is not written out.
+	Pending() int64
+	// PendingFrom returns the revision of the oldest deletion that is not.
+	PendingFrom() int64
+	// MaterialiseStep writes out so many, and says whether nothing is left.
+	MaterialiseStep(maxKeys int) (done bool, err error)
+}
+
+// Config says what a Materialiser works on and how gently.
+type Config struct {
+	Store Store
+	// Finished is called when a deletion is written out, from the goroutine that
+	// steps: who waited for it can go on. May be nil.
+	Finished func()
+	// StepKeys is how many keys a step writes out, some microseconds each. Default
+	// 500.
+	StepKeys int
+	// Pause is the least between two steps: as long as the step took, if that is
+	// more, which leaves the others half of a core at least. Default 1 ms, negative
+	// for none at all.
+	Pause  time.Duration
+	Logger *zap.Logger
+}
+
+// Materialiser is a state machine in small steps. Start drives it with a goroutine;
+// a simulation calls Step itself. Kick is safe for concurrent use.
+type Materialiser struct {
+	cfg    Config
+	kick   chan struct{}
+	stop   context.CancelFunc
+	done   chan struct{}
+	failed atomic.Bool
+}
+
+// New returns a materialiser that does nothing before Start, or Step.
+func New(cfg Config) *Materialiser {
+	if cfg.StepKeys <= 0 {
+		cfg.StepKeys = 500
+	}
+	if cfg.Pause == 0 {
+		cfg.Pause = time.Millisecond
+	}
+	if cfg.Finished == nil {
+		cfg.Finished = func() {}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return &Materialiser{cfg: cfg, kick: make(chan struct{}, 1)}
+}
+
+// Kick says that something may be pending. It does not block.
+func (m *Materialiser) Kick() {
+	if m.cfg.Store.Pending() == 0 {
+		return
+	}
+	select {
+	case m.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Step does a bounded amount of work. It reports whether there is more to do right
+// away. After an error there is nothing more: the engine failed.
+func (m *Materialiser) Step() (more bool, err error) {
+	if m.failed.Load() {
+		return false, nil
+	}
+	before := m.cfg.Store.PendingFrom()
+	done, err := m.cfg.Store.MaterialiseStep(m.cfg.StepKeys)
+	if err != nil {
+		m.failed.Store(true)
+		return false, fmt.Errorf("materialiser: %w", err)
+	}
+	if m.cfg.Store.PendingFrom() != before {
+		m.cfg.Logger.Info("wrote out a large deletion", zap.Int64("revision", before))
+		m.cfg.Finished()
+	}
+	return !done, nil
+}
+
+// Start drives the materialiser with a goroutine until Stop. failed is called with a
+// fault of the engine.
+func (m *Materialiser) Start(failed func(error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	m.stop = cancel
+	m.done = make(chan struct{})
+	go func() {
+		defer close(m.done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-m.kick:
+			}
+			for ctx.Err() == nil {
+				began := time.Now()
+				more, err := m.Step()
+				if err != nil {
+					failed(err)
+					return
+				}
+				if !more {
+					break
+				}
+				if m.cfg.Pause < 0 {
+					continue
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(max(m.cfg.Pause, time.Since(began))):
+				}
+			}
+		}
+	}()
+	m.Kick()
+}
+
+// Stop ends the goroutine. What is not written out is after the next start.
+func (m *Materialiser) Stop() {
+	if m.stop != nil {
+		m.stop()
+		<-m.done
+	}
+}
