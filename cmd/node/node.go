@@ -14,6 +14,7 @@ import (
 	"net/http/pprof"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -159,11 +160,13 @@ func (n *Node) coreConfig() CoreConfig {
 		Limits: replica.Limits{
 			IdleTicks: ticks(30 * time.Second), SilentTicks: ticks(5 * time.Second), RetryTicks: ticks(500 * time.Millisecond),
 			AbdicateTicks: ticks(c.ElectionTimeout), WaitTicks: ticks(10 * time.Second),
+			MaxDeletedKeys: wideDelete(),
 		},
 		ElectionTicks: ticks(c.ElectionTimeout),
 		Watch:         watch.Config{ProgressInterval: c.WatchProgressNotifyInterval},
 		Router: router.Config{
 			RequestTimeout: 5*time.Second + 2*c.ElectionTimeout,
+			SpanKeys:       int64(wideDelete()),
 			Responses:      router.NewResponses(c.MaxResponseBytes),
 		},
 		Compactor: compactor.Config{
@@ -202,6 +205,22 @@ func (n *Node) run(ctx context.Context) error {
 		n.background(n.autoCompact)
 	}
 	return n.serve()
+}
+
+// wideDeleteKeys is set by the linker (-X), in binaries for tests only: how many keys a
+// request may delete before that is a large deletion. Empty: the defaults.
+var wideDeleteKeys string
+
+// wideDelete returns wideDeleteKeys, 0 for the defaults.
+func wideDelete() int {
+	if wideDeleteKeys == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(wideDeleteKeys)
+	if err != nil {
+		panic("node: wideDeleteKeys: " + err.Error())
+	}
+	return n
 }
 
 // background runs fn until the node stops.

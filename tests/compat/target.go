@@ -117,7 +117,8 @@ func HawserBinary(t testing.TB) string {
 		if hawserBuild.dir, hawserBuild.err = os.MkdirTemp("", "hawser-compat-"); hawserBuild.err != nil {
 			return
 		}
-		args := []string{"build", "-o", hawserBuild.dir}
+		// A delete of three keys takes the way of one of millions.
+		args := []string{"build", "-o", hawserBuild.dir, "-ldflags", "-X github.com/hawser-kv/hawser/cmd/node.wideDeleteKeys=2"}
 		if raceDetector {
 			args = append(args, "-race")
 		}
