@@ -21,8 +21,6 @@ const (
 	// point reads pay for them on a miss of the cache.
 	blockSizeBytes      = 16 << 10
 	indexBlockSizeBytes = 128 << 10
-
-	memTableSizeBytes = 64 << 20
 )
 
 // EngineOptions returns the options of a node's engine on fs. Comparer, key
@@ -31,17 +29,15 @@ const (
 func EngineOptions(fs vfs.FS) *pebble.Options {
 	schema := colblk.DefaultKeySchema(Comparer, keyBundleSize)
 	opts := &pebble.Options{
-		FS:                          fs,
-		Comparer:                    Comparer,
-		FormatMajorVersion:          pebble.FormatNewest,
-		KeySchema:                   schema.Name,
-		KeySchemas:                  sstable.MakeKeySchemas(&schema),
-		MemTableSize:                memTableSizeBytes,
-		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       6,
-		L0StopWritesThreshold:       1000,
-		LBaseMaxBytes:               256 << 20,
-		CompactionConcurrencyRange:  func() (lower, upper int) { return 1, 2 },
+		FS:                         fs,
+		Comparer:                   Comparer,
+		FormatMajorVersion:         pebble.FormatNewest,
+		KeySchema:                  schema.Name,
+		KeySchemas:                 sstable.MakeKeySchemas(&schema),
+		L0CompactionThreshold:      6,
+		L0StopWritesThreshold:      1000,
+		LBaseMaxBytes:              256 << 20,
+		CompactionConcurrencyRange: func() (lower, upper int) { return 1, 2 },
 	}
 	opts.Experimental.EnableColumnarBlocks = func() bool { return true }
 	opts.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {

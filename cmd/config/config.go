@@ -43,6 +43,10 @@ const (
 	// has no bound; a client that opens streams without end then takes the
 	// server's memory. 16,384 is above what one Kubernetes API server opens.
 	DefaultMaxConcurrentStreams = 16384
+
+	// Of the engine; etcd has none like these.
+	DefaultEngineCacheBytes    = 128 << 20
+	DefaultEngineMemTableBytes = 16 << 20
 )
 
 // DefaultShards is a worker for each core, 16 at most: beyond that they wait for
@@ -60,6 +64,9 @@ const (
 const (
 	maxRequestBytesLimit = 512 << 20
 	maxShards            = 256
+	minEngineBytes       = 1 << 20
+	maxEngineCacheBytes  = 1 << 40
+	maxMemTableBytes     = 1 << 30
 	maxTxnOpsLimit       = 1 << 16
 	maxElectionTimeout   = 50 * time.Second // as in etcd
 	maxInterval          = 365 * 24 * time.Hour
@@ -123,13 +130,19 @@ type Config struct {
 	HeartbeatInterval time.Duration
 	ElectionTimeout   time.Duration
 
-	// QuotaBackendBytes is the size of the store at which puts are refused with
-	// NOSPACE. Zero, the default, or negative: no quota, the disk is the bound;
+	// QuotaBackendBytes is the size of what is in use in the store at which puts are
+	// refused with NOSPACE. Zero, the default, or negative: no quota, the disk is the bound;
 	// etcd's default of 2 GiB guards against a store that it would have to keep
 	// in memory, which Hawser does not.
 	QuotaBackendBytes int64
 	// Shards is how many workers the ranges are spread over; see DefaultShards.
 	Shards int
+	// EngineCacheBytes bounds the engine's memory: blocks of tables that were read,
+	// and memtables. It is taken as it is needed.
+	EngineCacheBytes int64
+	// EngineMemTableBytes is how much of what was written is gathered in memory
+	// before it goes to a table, at most half of EngineCacheBytes.
+	EngineMemTableBytes int64
 	// MaxTxnOps bounds the operations of a transaction, per list (etcd/T1).
 	MaxTxnOps int
 	// MaxRequestBytes bounds a request as it is stored (etcd/X7).
@@ -213,6 +226,8 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.HeartbeatInterval, DefaultHeartbeatInterval)
 	setDefault(&c.ElectionTimeout, DefaultElectionTimeout)
 	setDefault(&c.Shards, DefaultShards())
+	setDefault(&c.EngineCacheBytes, DefaultEngineCacheBytes)
+	setDefault(&c.EngineMemTableBytes, DefaultEngineMemTableBytes)
 	setDefault(&c.MaxTxnOps, DefaultMaxTxnOps)
 	setDefault(&c.MaxRequestBytes, DefaultMaxRequestBytes)
 	setDefault(&c.MaxResponseBytes, DefaultMaxResponseBytes)

@@ -44,6 +44,10 @@ var options = []option{
 	quotaOption(),
 	integerOption("shards", "workers that the ranges are spread over (default: one for each core, 16 at most)",
 		func(c *Config) *int { return &c.Shards }, 1, maxShards),
+	integerOption("engine-cache-bytes", "bound of the engine's memory for blocks of tables and for memtables",
+		func(c *Config) *int64 { return &c.EngineCacheBytes }, minEngineBytes, maxEngineCacheBytes),
+	integerOption("engine-memtable-bytes", "what is written is gathered to so much before it goes to a table; at most half of the cache",
+		func(c *Config) *int64 { return &c.EngineMemTableBytes }, minEngineBytes, maxMemTableBytes),
 	integerOption("max-txn-ops", "operations allowed in a transaction",
 		func(c *Config) *int { return &c.MaxTxnOps }, 1, maxTxnOpsLimit),
 	integerOption("max-request-bytes", "largest request in bytes",
@@ -97,7 +101,7 @@ var options = []option{
 
 func quotaOption() option {
 	return option{
-		name: "quota-backend-bytes", usage: "size of the store at which puts are refused; 0 or less for no bound but the disk",
+		name: "quota-backend-bytes", usage: "bytes in use in the store at which puts are refused; 0 or less for no bound but the disk",
 		get: func(c *Config) string { return strconv.FormatInt(c.QuotaBackendBytes, 10) },
 		set: func(c *Config, text string) error {
 			v, err := strconv.ParseInt(text, 10, 64)

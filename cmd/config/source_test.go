@@ -89,6 +89,8 @@ var accepted = []struct {
 	{"quota-backend-bytes", "0", func(c Config) bool { return c.QuotaBackendBytes == 0 }},
 	{"quota-backend-bytes", "8589934592", func(c Config) bool { return c.QuotaBackendBytes == 8<<30 }},
 	{"shards", "3", func(c Config) bool { return c.Shards == 3 }},
+	{"engine-cache-bytes", "1073741824", func(c Config) bool { return c.EngineCacheBytes == 1<<30 }},
+	{"engine-memtable-bytes", "67108864", func(c Config) bool { return c.EngineMemTableBytes == 64<<20 }},
 	{"max-txn-ops", "10000", func(c Config) bool { return c.MaxTxnOps == 10000 }},
 	{"max-request-bytes", "33554432", func(c Config) bool { return c.MaxRequestBytes == 32<<20 }},
 	{"max-response-bytes", "8589934592", func(c Config) bool { return c.MaxResponseBytes == 8<<30 }},

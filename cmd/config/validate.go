@@ -38,6 +38,10 @@ func (c *Config) Validate() error {
 		report("--election-timeout=%d must be at least five times --heartbeat-interval=%d",
 			c.ElectionTimeout.Milliseconds(), c.HeartbeatInterval.Milliseconds())
 	}
+	if c.EngineCacheBytes < 2*c.EngineMemTableBytes {
+		report("--engine-cache-bytes=%d must be at least twice --engine-memtable-bytes=%d: memtables are counted in it",
+			c.EngineCacheBytes, c.EngineMemTableBytes)
+	}
 	if err := c.checkInitialCluster(); err != nil {
 		report("--initial-cluster=%s: %w", c.InitialCluster, err)
 	}

@@ -30,6 +30,8 @@ func TestValidateChecksEveryFieldOfAStruct(t *testing.T) {
 		"max-txn-ops":                    func(c *Config) { c.MaxTxnOps = -1 },
 		"max-request-bytes":              func(c *Config) { c.MaxRequestBytes = 1 << 40 },
 		"max-response-bytes":             func(c *Config) { c.MaxResponseBytes = 1 << 20 },
+		"engine-cache-bytes":             func(c *Config) { c.EngineCacheBytes = 2*c.EngineMemTableBytes - 1 },
+		"engine-memtable-bytes":          func(c *Config) { c.EngineMemTableBytes = 1 },
 		"heartbeat-interval":             func(c *Config) { c.HeartbeatInterval = -time.Second },
 		"election-timeout":               func(c *Config) { c.ElectionTimeout = time.Hour },
 		"grpc-keepalive-interval":        func(c *Config) { c.GRPCKeepAliveInterval = -time.Minute },

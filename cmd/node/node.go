@@ -36,10 +36,6 @@ import (
 	"github.com/hawser-kv/hawser/range/store"
 )
 
-// cacheBytes is the engine's block cache: large enough for the index and
-// filter blocks of some ten million keys, small beside etcd's index of them.
-const cacheBytes = 128 << 20
-
 // reserveBytes is the room on disk below which puts are refused.
 const reserveBytes = 256 << 20
 
@@ -141,7 +137,7 @@ func (n *Node) coreConfig() CoreConfig {
 	return CoreConfig{
 		Engine: engine.Config{
 			FS: c.FS, Dir: c.DataDir, NewIDs: newIDs, MustExist: c.InitialClusterState == config.ClusterExisting,
-			CacheBytes: cacheBytes, MaxOpenFiles: n.openFiles, NoSync: c.UnsafeNoFsync,
+			CacheBytes: c.EngineCacheBytes, MemTableBytes: c.EngineMemTableBytes, MaxOpenFiles: n.openFiles, NoSync: c.UnsafeNoFsync,
 		},
 		Logger: n.log,
 		Store: store.Config{
@@ -151,7 +147,14 @@ func (n *Node) coreConfig() CoreConfig {
 				if n.core == nil {
 					return reserveBytes * 2, nil // opening: looked at with the first tick
 				}
-				return n.core.freeBytes(c.QuotaBackendBytes, reserveBytes)
+				return n.core.freeBytes()
+			},
+			QuotaBytes: c.QuotaBackendBytes,
+			UsedBytes: func() int64 {
+				if n.core == nil {
+					return 0
+				}
+				return n.core.engine.Size().InUse
 			},
 		},
 		Sequencer: sequencer.Config{
@@ -589,12 +592,12 @@ func (n *Node) stopCore(ctx context.Context, handOver bool) error {
 // Nothing rests on it: without room the engine would try again and again, and a
 // slow disk must not keep the node from its end.
 func (n *Node) flush(ctx context.Context) {
-	free, err := n.core.freeBytes(0, reserveBytes)
+	free, err := n.core.freeBytes()
 	if err == nil && free < reserveBytes {
 		err = store.ErrNoSpace
 	}
 	if err == nil {
-		err = n.core.flush(ctx)
+		err = n.core.engine.Flush(ctx)
 	}
 	if err == nil {
 		return

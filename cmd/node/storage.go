@@ -3,22 +3,17 @@ package node
 import (
 	"context"
 
-	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/adminpb"
-	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
-// Size returns the bytes of the engine on disk, its log included, and those of
-// them that are not waiting to be deleted or rewritten.
+// Size returns the bytes of the engine on disk, and those of them that are needed.
 func (c *Core) Size() (total, inUse int64) {
-	m := c.DB.Metrics()
-	total = int64(m.DiskSpaceUsage())
-	inUse = total - int64(m.Table.ObsoleteSize) - int64(m.Table.ZombieSize) - int64(m.WAL.ObsoletePhysicalSize)
-	return total, max(inUse, 0)
+	s := c.engine.Size()
+	return s.Total, s.InUse
 }
 
 // LiveKeys returns the number of live keys on this node.
@@ -35,35 +30,7 @@ func (c *Core) LowSpace() bool { return c.Store.LowSpace() }
 
 // Defragment rewrites the engine so that what is deleted takes no room. Reads
 // and writes go on meanwhile.
-func (c *Core) Defragment(ctx context.Context) error {
-	if err := c.flush(ctx); err != nil {
-		return err
-	}
-	return asCorrupt(c.engine.Fault.Write(func() error { return c.DB.Compact(ctx, []byte{keys.NodePrefix}, []byte{0xff}, false) }))
-}
-
-// flush writes what the engine has in memory only to its tables.
-func (c *Core) flush(ctx context.Context) error {
-	var flushed <-chan struct{}
-	err := c.engine.Fault.Write(func() (err error) {
-		// A flush begins another log, and the engine ends the process when the one
-		// before fails just then: a sync tells whether the disk works.
-		if err := c.DB.LogData(nil, pebble.Sync); err != nil {
-			return err
-		}
-		flushed, err = c.DB.AsyncFlush()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	select {
-	case <-flushed:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func (c *Core) Defragment(ctx context.Context) error { return asCorrupt(c.engine.Defragment(ctx)) }
 
 // Leader returns the member that leads the meta group, 0 if none does.
 func (c *Core) Leader() uint64 {
@@ -133,26 +100,8 @@ func (c *Core) Raft(id uint64) *adminpb.RaftInfo {
 	return <-got
 }
 
-// freeBytes is the room left: on the disk, and under the quota. reserve is what
-// the store keeps free.
-func (c *Core) freeBytes(quota int64, reserve uint64) (uint64, error) {
+// freeBytes is the room left on the disk.
+func (c *Core) freeBytes() (uint64, error) {
 	usage, err := c.cfg.Engine.FS.GetDiskUsage(c.engine.Dir())
-	if err != nil {
-		return 0, err
-	}
-	free := usage.AvailBytes
-	if quota > 0 {
-		_, inUse := c.Size()
-		free = min(free, quotaRoom(quota, inUse, reserve))
-	}
-	return free, nil
-}
-
-// quotaRoom says how far a store of a size is below a quota, in the terms of a
-// disk of which reserve bytes are kept free: below reserve when the quota is
-// exceeded, and above it by a quarter, where the store is no longer low, when a
-// sixteenth of the quota is free.
-func quotaRoom(quota, size int64, reserve uint64) uint64 {
-	part := float64(quota-size) / float64(quota)
-	return uint64(max(float64(reserve)*(1+4*part), 0))
+	return usage.AvailBytes, err
 }

@@ -6,12 +6,24 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/zap"
+)
+
+const (
+	// DefaultCacheBytes is enough for the index and filter blocks of some ten
+	// million keys, and small beside etcd's index of them.
+	DefaultCacheBytes = 128 << 20
+	// DefaultMemTableBytes: a store that holds little and is written much does not
+	// take hundreds of MiB.
+	DefaultMemTableBytes = 16 << 20
+	// maxMemTables that wait for the disk stop writers.
+	maxMemTables = 8
 )
 
 // Config says which engine is opened, and how.
@@ -24,11 +36,18 @@ type Config struct {
 	NewIDs func() (clusterID, nodeID uint64)
 	// MustExist refuses a directory without data with ErrNoData.
 	MustExist bool
-	// CacheBytes is the size of the block cache. 0: Pebble's default.
+	// CacheBytes bounds the memory for blocks of tables that were read, with that of
+	// the memtables in it. It is taken as it is needed. 0 means DefaultCacheBytes.
 	CacheBytes int64
 	// MaxOpenFiles bounds the file descriptors of tables. 0: Pebble's default. Below
 	// 74 there is no difference.
 	MaxOpenFiles int
+	// MemTableBytes is how much of what was written is gathered in memory before it
+	// goes to a table, and about the size of a log. The first ones of a start are
+	// smaller. More of it means less rewriting in a large store that is written much,
+	// and more memory; up to two are there under load, and up to maxMemTables if
+	// the disk is slow. 0 means DefaultMemTableBytes.
+	MemTableBytes int64
 	// NoSync never waits for the disk (--unsafe-no-fsync): a power failure loses
 	// what was acknowledged, and may damage the rest.
 	NoSync bool
@@ -53,6 +72,7 @@ type Engine struct {
 	dir *dataDir
 	// synced is the notes of what is synced; nil if none are made.
 	synced *syncedTable
+	logs   *logFiles
 }
 
 // Open locks a data directory, or makes a new one, checks it and opens its
@@ -62,6 +82,8 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
+	cfg.CacheBytes = cmp.Or(cfg.CacheBytes, DefaultCacheBytes)
+	cfg.MemTableBytes = cmp.Or(cfg.MemTableBytes, DefaultMemTableBytes)
 	newID := func() Identity {
 		cluster, node := cfg.NewIDs()
 		return Identity{ClusterID: cluster, NodeID: node}

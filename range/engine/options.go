@@ -13,17 +13,26 @@ import (
 // options are those of a node's engine: what the format of the rows asks for
 // (mvcc.EngineOptions), and what a node adds.
 func (e *Engine) options(c Config) (*pebble.Options, error) {
-	o := mvcc.EngineOptions(c.FS)
+	fs := c.FS
+	if c.NoSync {
+		fs = noSync{fs}
+	}
+	// A log holds less than the memtable, but a large write is not in that.
+	var err error
+	if e.logs, err = newLogFiles(fs, e.dir.enginePath(), 2*c.MemTableBytes); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.dir.path, err)
+	}
+	o := mvcc.EngineOptions(e.logs)
 	o.Logger, o.EventListener = Logger(c.Logger), events(c.Logger)
 	if c.Stalled != nil {
 		o.EventListener.WriteStallBegin = func(pebble.WriteStallBeginInfo) { c.Stalled(true) }
 		o.EventListener.WriteStallEnd = func() { c.Stalled(false) }
 	}
 	o.CacheSize, o.MaxOpenFiles = c.CacheBytes, c.MaxOpenFiles
+	o.MemTableSize, o.MemTableStopWritesThreshold = uint64(c.MemTableBytes), maxMemTables
+	o.Cleaner = newCleaner(pebble.ArchiveCleaner.Clean, e.logs)
 	o.DisableWAL = false
-	if c.NoSync {
-		o.FS = noSync{o.FS}
-	} else {
+	if !c.NoSync {
 		if err := e.noteSyncs(c); err != nil {
 			return nil, err
 		}

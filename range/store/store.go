@@ -77,6 +77,10 @@ type Config struct {
 	// ReserveBytes is the room that is left for what is under way, compactions
 	// and deletes. Default 256 MiB.
 	ReserveBytes uint64
+	// QuotaBytes bounds what UsedBytes says; see LowSpace. Default: no bound.
+	QuotaBytes int64
+	// UsedBytes says how much of the quota is used. Not nil with a quota.
+	UsedBytes func() int64
 
 	// Timings are told how long things take. Under Start only: who drives the store
 	// itself has a time of its own.
@@ -127,6 +131,9 @@ func (c *Config) validate() error {
 	if c.Loader == nil {
 		errs = append(errs, errors.New("no loader"))
 	}
+	if c.QuotaBytes > 0 && c.UsedBytes == nil {
+		errs = append(errs, errors.New("a quota, and nobody who knows what is used"))
+	}
 	if c.Shards < 1 || c.MaxSyncs < 1 || c.MaxBatchBytes < 1 || c.MaxPasses < 1 || c.MaxItems < 1 {
 		errs = append(errs, fmt.Errorf("limits below 1: %d shards, %d syncs, %d bytes, %d passes, %d items",
 			c.Shards, c.MaxSyncs, c.MaxBatchBytes, c.MaxPasses, c.MaxItems))
@@ -144,6 +151,8 @@ type Store struct {
 
 	// low: see LowSpace.
 	low atomic.Bool
+	// lowDisk and lowQuota are why. Only PollSpace uses them.
+	lowDisk, lowQuota bool
 
 	stop     context.CancelFunc
 	workers  sync.WaitGroup
@@ -202,35 +211,6 @@ func refuse(ev any, err error) {
 
 // Load has the member of a group loaded if it is not, and flushed.
 func (s *Store) Load(id uint64) { s.Post(id, nil) }
-
-// LowSpace says whether the disk has less room than the reserve. Members then
-// refuse, with ErrNoSpace, writes that add data; deletes, compactions and what
-// is under way go on, so that the engine itself does not run out of room. It
-// ends when there is a quarter more room than the reserve. Safe for concurrent
-// use.
-func (s *Store) LowSpace() bool { return s.low.Load() }
-
-// PollSpace looks how much room there is. Start does it every tick.
-func (s *Store) PollSpace() error {
-	if s.cfg.FreeBytes == nil {
-		return nil
-	}
-	free, err := s.cfg.FreeBytes()
-	if err != nil {
-		return fmt.Errorf("store: free space: %w", err)
-	}
-	enough := s.cfg.ReserveBytes
-	was := s.low.Load()
-	if was {
-		enough += enough / 4
-	}
-	if low := free < enough; low != was {
-		s.low.Store(low)
-		s.cfg.Logger.Warn("room on disk", zap.Bool("low", low), zap.Uint64("free-bytes", free),
-			zap.Uint64("reserve-bytes", s.cfg.ReserveBytes))
-	}
-	return nil
-}
 
 // Failed is closed when a fault has stopped the store. Err tells which.
 func (s *Store) Failed() <-chan struct{} { return s.cfg.Fault.Failed() }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/range/raftlog"
@@ -715,9 +717,54 @@ func TestLowSpaceBeginsAtTheReserveAndEndsWithAMargin(t *testing.T) {
 	}
 }
 
+// A quota ends at itself, and puts begin again when a sixteenth of it is free;
+// whether the disk has room is another matter.
+func TestQuotaBeginsAtItselfAndEndsWithAMargin(t *testing.T) {
+	db := openDB(t, vfs.NewMem())
+	defer db.Close()
+	for _, quota := range []int64{160, 100 << 20, 1 << 50} {
+		core, logs := observer.New(zap.WarnLevel)
+		free, used := uint64(1<<40), int64(0)
+		s, err := Open(Config{
+			DB: db, ManualSync: true, Logger: zap.New(core),
+			Loader:     func(uint64) (Member, error) { return nil, errors.New("none") },
+			FreeBytes:  func() (uint64, error) { return free, nil },
+			QuotaBytes: quota,
+			UsedBytes:  func() int64 { return used },
+		})
+		must(t, err)
+		for _, step := range []struct {
+			used int64
+			low  bool
+		}{{quota - 1, false}, {quota, true}, {2 * quota, true}, {quota - quota/16, true}, {quota - quota/16 - 1, false}, {quota - 1, false}} {
+			used = step.used
+			must(t, s.PollSpace())
+			if s.LowSpace() != step.low {
+				t.Errorf("quota %d, %d used: low is %v", quota, used, s.LowSpace())
+			}
+		}
+		for _, entry := range logs.TakeAll() {
+			if strings.Contains(entry.Message, "disk") {
+				t.Errorf("the quota was used up, and the log says %q", entry.Message)
+			}
+		}
+		used, free = quota, 0
+		must(t, s.PollSpace())
+		used = 0
+		must(t, s.PollSpace())
+		if !s.LowSpace() {
+			t.Error("the disk is full: there is room under the quota, and puts go on")
+		}
+		if n := len(logs.TakeAll()); n != 3 {
+			t.Errorf("%d lines for a full disk, a quota that is used up and one that is not", n)
+		}
+		s.Stop()
+	}
+}
+
 func TestConfigIsChecked(t *testing.T) {
-	_, err := Open(Config{Shards: -1})
-	for _, want := range []string{"no engine", "no loader", "limits below 1"} {
+	_, err := Open(Config{Shards: -1, QuotaBytes: 1})
+	for _, want := range []string{"a quota", "no engine", "no loader", "limits below 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}
