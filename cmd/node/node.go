@@ -199,6 +199,7 @@ func (n *Node) run(ctx context.Context) error {
 	n.background(n.watchStore)
 	n.background(n.tendKnown)
 	n.background(n.giveMemoryBack)
+	n.background(n.reclaim)
 	c.Begin()
 	// Serving begins when S answers: everything a client may ask rests on it.
 	if _, _, err := c.current(ctx); err != nil {

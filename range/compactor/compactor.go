@@ -123,6 +123,14 @@ func (c *Compactor) Waiting() bool {
 	return c.mu.finished < c.mu.wanted
 }
 
+// Removed returns the revision up to which everything that compactions made garbage
+// is removed, 0 if nothing was since the start.
+func (c *Compactor) Removed() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.finished
+}
+
 // WhenRemoved calls done once everything that the compaction of revision made
 // garbage is removed: at once if it is. An error is the fault that ended the
 // compactor.
