@@ -12,7 +12,7 @@ import (
 // should not take twice that. So the heap may grow by gcSlackBytes if less than
 // that is live, and as usual beyond.
 const (
-	gcSlackBytes = 128 << 20
+	gcSlackBytes = 32 << 20
 	// minGCPercent is Go's default, maxGCPercent what an empty server gets.
 	minGCPercent = 100
 	maxGCPercent = 400
