@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 // Apply stages the effects of one revision into a batch of the engine, and

@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 // compact forgets what is below rev and removes it.

@@ -8,7 +8,7 @@ import (
 	"math"
 	"math/bits"
 
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 
 	"github.com/cockroachdb/pebble/v2"
 )

@@ -11,7 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
+	enginekeys "github.com/hawser-kv/hawser/range/keys"
 )
 
 // awkwardKeys are user keys whose bytes collide with those of the encoding.
@@ -133,9 +134,9 @@ func randomEngineKey(rng *rand.Rand) []byte {
 	case 0:
 		return appendEventKey(nil, rng.Int64N(4), rng.Uint32N(3), randomKey(rng))
 	case 1:
-		return keys.LogEntry(rng.Uint64N(3), rng.Uint64N(300))
+		return enginekeys.LogEntry(rng.Uint64N(3), rng.Uint64N(300))
 	case 2:
-		first := []byte{keys.NodePrefix, keys.GroupPrefix, keys.CountPrefix, keys.MVCCMetaPrefix}
+		first := []byte{enginekeys.NodePrefix, enginekeys.GroupPrefix, keys.CountPrefix, keys.MVCCMetaPrefix}
 		return append([]byte{first[rng.IntN(len(first))]}, randomKey(rng)...)
 	case 3:
 		return appendVersionPrefix(nil, randomKey(rng))

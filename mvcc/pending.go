@@ -14,7 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 // A deletion of very many keys is applied as one row, a *pending deletion*: every

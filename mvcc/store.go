@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 // storeFormat is the version of everything this package keeps in the engine as

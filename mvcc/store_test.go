@@ -10,7 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 func TestStoreOfANewerFormatIsNotOpened(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	mvcckeys "github.com/hawser-kv/hawser/mvcc/keys"
 	"github.com/hawser-kv/hawser/proto/adminpb"
 	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
@@ -237,7 +238,7 @@ func TestStartOnMetaGroupWithoutItsRowsFails(t *testing.T) {
 func TestStartOnDamagedRowOfTheNodeFails(t *testing.T) {
 	for name, key := range map[string][]byte{
 		"session": keys.Node("session"), "identity": keys.Node("identity"),
-		"forgotten": keys.MVCCMeta("forgotten"), "counts": keys.MVCCMeta("counts.floor"),
+		"forgotten": mvcckeys.MVCCMeta("forgotten"), "counts": mvcckeys.MVCCMeta("counts.floor"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk, _ := filled(t)

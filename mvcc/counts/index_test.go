@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/hawser-kv/hawser/range/keys"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 func TestCountIsExactAtEveryReadableRevision(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package keys is the map of the engine: every key that a node stores in its
-// one Pebble engine starts with one of the prefixes below, and every package
-// that stores something gets its prefix here.
+// one Pebble engine starts with one of the bytes below. Those of mvcc, which does
+// not know who shares the engine with it, are named in mvcc/keys.
 //
 //	0x01  node       identity of the engine: format version, cluster, node, store ids
 //	0x02  group      per Raft group: 0x02 | group id (8, big endian) | kind (1) | ...
@@ -18,13 +18,8 @@ import "encoding/binary"
 
 // Prefixes of the engine's key space, one byte each.
 const (
-	NodePrefix     byte = 0x01
-	GroupPrefix    byte = 0x02
-	VersionPrefix  byte = 0x03
-	EventPrefix    byte = 0x04
-	CountPrefix    byte = 0x05
-	MVCCMetaPrefix byte = 0x06
-	LeasePrefix    byte = 0x07
+	NodePrefix  byte = 0x01
+	GroupPrefix byte = 0x02
 )
 
 // Kinds of per-group keys, the byte after the group id.
@@ -69,9 +64,4 @@ func LogEntry(id, index uint64) []byte {
 // Node returns the key of a row about the engine itself.
 func Node(name string) []byte {
 	return append([]byte{NodePrefix}, name...)
-}
-
-// MVCCMeta returns the key of a row of the mvcc store about itself.
-func MVCCMeta(name string) []byte {
-	return append([]byte{MVCCMetaPrefix}, name...)
 }
