@@ -50,7 +50,7 @@ func (r *Replica) takeDecided(d *placementpb.Decided) {
 		r.fail(fmt.Errorf("%w: decided transaction at %d with %d effects: %v", ErrCorrupt, d.Revision, len(effects), err))
 		return
 	}
-	r.stage(command{kind: commandTxn, revision: d.Revision, metaIndex: d.MetaIndex, effects: t.Effects}, proposed{effects: effects})
+	r.stage(command{kind: commandTxn, revision: d.Revision, metaIndex: d.MetaIndex, effects: t.Effects}, proposed{decided: &decided{metaIndex: d.MetaIndex, effects: effects}})
 	if q := r.latches[ownerOf(t.Owner)]; q != nil {
 		r.refuse(q, ErrAborted)
 	}
@@ -65,7 +65,7 @@ func (r *Replica) takeSplit(d *placementpb.Decided, s *placementpb.DecidedSplit)
 		r.distrust("a split that does not fit", zap.Stringer("split", d))
 		return
 	}
-	r.stage(command{kind: commandSplit, revision: d.Revision, metaIndex: d.MetaIndex, split: s}, proposed{left: s.Left})
+	r.stage(command{kind: commandSplit, revision: d.Revision, metaIndex: d.MetaIndex, split: s}, proposed{decided: &decided{metaIndex: d.MetaIndex, left: s.Left}})
 	for q := r.live.first; q != nil; {
 		next := q.next
 		switch q.stage {
@@ -110,9 +110,9 @@ func (r *Replica) forgetEarly() {
 // reportIfVisible reports a decided entry whose place in the log is committed;
 // others are reported when they are applied.
 func (r *Replica) reportIfVisible(d *placementpb.Decided) {
-	visible := d.Revision <= r.visible.resolved
+	visible := d.Revision <= r.applier.visible.resolved
 	if s := d.GetSplit(); s != nil {
-		visible = r.visible.desc.Epoch >= s.Left.GetEpoch()
+		visible = r.applier.visible.desc.Epoch >= s.Left.GetEpoch()
 	}
 	if visible {
 		r.report(d.MetaIndex)

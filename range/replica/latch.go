@@ -53,7 +53,7 @@ func (r *Replica) giveLatches() {
 	for r.settling.len() > 0 && l.latchesOpen() {
 		q := *r.settling.front()
 		if q.stage == stageSettling {
-			if r.visible.resolved < q.after || r.visible.desc.Epoch < q.latch.Epoch {
+			if r.applier.visible.resolved < q.after || r.applier.visible.desc.Epoch < q.latch.Epoch {
 				// A split may raise the epoch without raising the revision.
 				return
 			}

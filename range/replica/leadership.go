@@ -120,9 +120,9 @@ func (r *Replica) lookAtLeadership() {
 		*l = leadership{term: term, nextSeq: 1, nextProposal: 1, reachedAt: r.tick}
 		r.log.Log(r.electionLevel(), "leads", zap.Uint64("term", term))
 	}
-	if !l.serving && r.visible.term == term {
+	if !l.serving && r.applier.visible.term == term {
 		l.serving = true
-		l.logRevision, l.logDesc = r.visible.resolved, r.visible.desc
+		l.logRevision, l.logDesc = r.applier.visible.resolved, r.applier.visible.desc
 		r.moveEarly()
 		held := l.held
 		l.held = nil
@@ -149,7 +149,7 @@ func (r *Replica) refuseOrElect() {
 	}
 	if r.needed && !r.group.SoleVoter() && r.tick >= r.campaignAt {
 		// Each replica has another period, so that two which collide part again.
-		r.campaignAt = r.tick + uint64(r.limits.RetryTicks*(len(r.visible.desc.Replicas)+max(0, r.position())))
+		r.campaignAt = r.tick + uint64(r.limits.RetryTicks*(len(r.applier.visible.desc.Replicas)+max(0, r.position())))
 		if err := r.group.Campaign(); err != nil {
 			r.log.Warn("cannot campaign", zap.Error(err))
 		}
@@ -171,11 +171,11 @@ func (r *Replica) need() {
 
 // position is the place of this replica in the descriptor.
 func (r *Replica) position() int {
-	return slices.IndexFunc(r.visible.desc.Replicas, func(rep *rangepb.Replica) bool { return rep.NodeId == r.cfg.NodeID })
+	return slices.IndexFunc(r.applier.visible.desc.Replicas, func(rep *rangepb.Replica) bool { return rep.NodeId == r.cfg.NodeID })
 }
 
 func (r *Replica) notLeader(leader uint64) error {
-	return &RangeError{Kind: NotLeader, RangeID: r.cfg.RangeID, Descriptor: r.visible.desc, LeaderReplicaID: leader}
+	return &RangeError{Kind: NotLeader, RangeID: r.cfg.RangeID, Descriptor: r.applier.visible.desc, LeaderReplicaID: leader}
 }
 
 func (r *Replica) staleEpoch(desc *rangepb.RangeDescriptor) error {
@@ -261,7 +261,7 @@ func (r *Replica) maybeAbdicate() {
 		return
 	}
 	l.reachedAt = r.tick // else to the one after it
-	voters := r.visible.desc.Replicas
+	voters := r.applier.visible.desc.Replicas
 	l.heirs++
 	heir := voters[(r.position()+l.heirs)%len(voters)]
 	if heir.NodeId == r.cfg.NodeID {
@@ -278,7 +278,7 @@ func (r *Replica) register() {
 	l.reg.phase = regAsked
 	desc := l.logDesc
 	if desc == nil {
-		desc = r.staged.desc // not serving yet; S only wants it not to be newer
+		desc = r.applier.staged.desc // not serving yet; S only wants it not to be newer
 	}
 	r.send(&placementpb.ToSequencer{Body: &placementpb.ToSequencer_Register{Register: &placementpb.Register{
 		RangeId: r.cfg.RangeID, Epoch: desc.Epoch, Term: l.term}}})

@@ -23,9 +23,15 @@ type proposal struct {
 // proposed is one command of a proposal.
 type proposed struct {
 	revision int64
-	request  *request                 // of a write
-	effects  []mvcc.Effect            // of a decided transaction
-	left     *rangepb.RangeDescriptor // of a split
+	request  *request // of a write
+	decided  *decided // of a transaction or a split
+}
+
+// decided is what a command does that the meta log has decided.
+type decided struct {
+	metaIndex uint64
+	effects   []mvcc.Effect            // of a transaction
+	left      *rangepb.RangeDescriptor // of a split
 }
 
 // stage appends a command to the log, in effect: it will be proposed in the
@@ -70,10 +76,11 @@ func (r *Replica) layOver(c *proposed) {
 	switch {
 	case c.request != nil:
 		r.overlay.Add(c.revision, c.request.result.Effects)
-	case c.effects != nil:
-		r.overlay.Add(c.revision, c.effects)
-	case c.left != nil:
-		l.logDesc = c.left
+	case c.decided == nil: // Resolve
+	case c.decided.left != nil:
+		l.logDesc = c.decided.left
+	default:
+		r.overlay.Add(c.revision, c.decided.effects)
 	}
 }
 
@@ -165,7 +172,7 @@ func (r *Replica) dropStaged() {
 	}
 	// What is left of the log beyond the visible state is in flight.
 	r.overlay = mvcc.NewOverlay()
-	l.logRevision, l.logDesc = r.visible.resolved, r.visible.desc
+	l.logRevision, l.logDesc = r.applier.visible.resolved, r.applier.visible.desc
 	for _, p := range l.inflight.all() {
 		for i := range p.items {
 			r.layOver(&p.items[i])

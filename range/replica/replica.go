@@ -87,12 +87,7 @@ type Replica struct {
 	read   *readState
 	latest mvcc.View
 
-	// staged is the applied state with everything that was applied into engine
-	// batches, committed or not; visible is the state that readers see.
-	staged, visible appliedState
-	// outcome gathers what to say when the batch of this flush is committed.
-	outcome outcome
-
+	applier *applier
 	// live holds the requests that are not answered, and the latches given.
 	live      requestList
 	conflicts conflicts
@@ -110,8 +105,6 @@ type Replica struct {
 	overlay *mvcc.Overlay
 	// budget is that of the evaluation under way, kept for its memory.
 	budget mvcc.Budget
-	// commands is scratch for Apply.
-	commands []decodedCommand
 	// needed: something waits for the range to have a leader that is registered.
 	needed bool
 	// asleep: the sequencer has put the range to sleep (R10).
@@ -123,14 +116,6 @@ type Replica struct {
 	flushes    uint64 // so far
 	buffer     []byte // for the next entry
 	failed     error
-}
-
-// appliedState is what the entries up to an index of the log made of the range.
-type appliedState struct {
-	desc     *rangepb.RangeDescriptor
-	resolved int64
-	// term of the last entry.
-	term uint64
 }
 
 // New starts the replica of a range from its rows. Errors: ErrNoReplica;
@@ -167,14 +152,13 @@ func New(cfg Config) (*Replica, error) {
 		overlay: mvcc.NewOverlay(),
 	}
 	r.conflicts = newConflicts(func(t *ticket) { r.free.push(t.owner) })
-	r.staged = appliedState{desc: saved.Descriptor, resolved: saved.Resolved}
-	_, r.staged.term = raftLog.Applied()
-	r.visible = r.staged
-	if err := r.ensureBoundaries(saved.Descriptor); err != nil {
+	_, term := raftLog.Applied()
+	r.applier = newApplier(&cfg, r.log, saved, term)
+	if err := r.applier.ensureBoundaries(saved.Descriptor); err != nil {
 		return nil, err
 	}
 	r.group, err = raftgroup.New(raftgroup.Config{
-		ID: cfg.RangeID, ReplicaID: id, Log: raftLog, Machine: r, Logger: cfg.Logger,
+		ID: cfg.RangeID, ReplicaID: id, Log: raftLog, Machine: r.applier, Logger: cfg.Logger,
 		ElectionTicks: cfg.ElectionTicks, HeartbeatTicks: cfg.HeartbeatTicks, Seed: cfg.Seed,
 	})
 	if err != nil {
@@ -187,8 +171,7 @@ func New(cfg Config) (*Replica, error) {
 
 // String says which range, what it has applied and whether it leads.
 func (r *Replica) String() string {
-	d := r.visible.desc
-	return fmt.Sprintf("r%d:{%q-%q} epoch=%d resolved=%d %s", d.RangeId, d.Start, d.End, d.Epoch, r.visible.resolved, &r.lead)
+	return fmt.Sprintf("%s %s", r.applier, &r.lead)
 }
 
 // Handle takes one item of the inbox: *Write, *Latch, *Unlatch, Nudge, Wake, Damage,
@@ -279,18 +262,49 @@ func (r *Replica) advance(b *pebble.Batch, round Round) {
 	if r.group.HasReady() {
 		round.Again() // the batch is full
 	}
-	if r.outcome.needSync {
+	if !work.Applied {
+		return
+	}
+	o := r.applier.takeOutcome()
+	if o.needSync {
 		round.NeedSync()
 	}
-	if work.Applied {
-		o := r.outcome
-		r.outcome = outcome{}
-		round.OnCommitted(func() {
-			r.group.BatchCommitted()
-			r.committed(&o)
-		})
-		round.Again()
+	a, err := r.match(o.entries)
+	if err != nil {
+		r.fail(err)
+		return
 	}
+	round.OnCommitted(func() {
+		r.group.BatchCommitted()
+		r.committed(&o, &a)
+	})
+	round.Again()
+}
+
+// committed runs when the batch with applied entries is visible: it publishes,
+// tells the watchers, and answers.
+func (r *Replica) committed(o *outcome, a *answers) {
+	if r.failed != nil {
+		return
+	}
+	if err := r.applier.committed(o); err != nil {
+		r.fail(err)
+		return
+	}
+	for i := range o.began {
+		y := &o.began[i]
+		r.cfg.Readers.begin(y.Descriptor.RangeId, y)
+	}
+	r.read.publish(o.state.desc, o.state.resolved)
+	if r.cfg.Events != nil {
+		r.cfg.Events.Applied(r.cfg.RangeID, o.state.resolved, o.events)
+	}
+	for _, y := range o.began {
+		if r.cfg.Began != nil {
+			r.cfg.Began(y.Descriptor)
+		}
+	}
+	r.say(a)
 }
 
 // damaged tells a fault of this replica's data, after which others go on, from
@@ -367,7 +381,7 @@ func (r *Replica) Status() Status {
 		}
 	}
 	return Status{
-		Descriptor: r.visible.desc, Resolved: r.visible.resolved, Raft: r.group.Status(),
+		Descriptor: r.applier.visible.desc, Resolved: r.applier.visible.resolved, Raft: r.group.Status(),
 		Queued: r.live.count, Latches: latches, Registered: r.lead.reg.phase == regOpen,
 	}
 }

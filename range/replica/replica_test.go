@@ -10,7 +10,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
@@ -138,58 +137,6 @@ func TestDamageFoundWhileRunningIsLoudAndStopsOneRange(t *testing.T) {
 		t.Errorf("nothing is logged: %s", loud.String())
 	}
 	mustWrite(t, n.do(2, put("x", "1")))
-}
-
-func TestApplyIsAFunctionOfStateAndEntry(t *testing.T) {
-	put := func(key string, version int64) []mvcc.Effect {
-		return []mvcc.Effect{{Key: []byte(key), Value: []byte("v"), Version: version}}
-	}
-	entries := []struct {
-		name    string
-		term    uint64
-		data    []byte
-		applied bool
-		damaged bool
-	}{
-		{"own term", 5, nil, false, false},
-		{"write", 5, replica.EncodeWriteForTesting(5, 1, 10, put("a", 1)), true, false},
-		{"of another term (R0)", 5, replica.EncodeWriteForTesting(4, 1, 11, put("b", 1)), false, false},
-		{"of another epoch", 5, replica.EncodeWriteForTesting(5, 2, 11, put("c", 1)), false, false},
-		{"revision does not grow (I1)", 5, replica.EncodeWriteForTesting(5, 1, 10, put("d", 1)), false, false},
-		{"outside the span", 5, replica.EncodeWriteForTesting(5, 1, 11, put("z", 1)), false, false},
-		{"write again", 6, replica.EncodeWriteForTesting(6, 1, 12, put("e", 1)), true, false},
-		{"created later", 6, replica.EncodeWriteForTesting(6, 1, 13, []mvcc.Effect{{Key: []byte("g"), Version: 2, CreateRevision: 14}}), false, true},
-		{"changed before later", 6, replica.EncodeWriteForTesting(6, 1, 13, []mvcc.Effect{{Key: []byte("g"), Version: 2, CreateRevision: 3, Prior: mvcc.Place{Revision: 13}}}), false, true},
-		{"garbage", 6, []byte{1, 2, 3}, false, true},
-		{"damaged effects", 6, bytes.Replace(replica.EncodeWriteForTesting(6, 1, 13, put("f", 1)), []byte("f"), nil, 1), false, true},
-	}
-	var first []string
-	for copy := range 2 {
-		n := newInstantNode(t, descriptor(1, "", "m", 1, 1))
-		r, err := replica.New(replica.Config{RangeID: 1, NodeID: 1, DB: n.db, MVCC: n.mvcc, Readers: n.readers, Link: n.link, Logger: zap.NewNop()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, e := range entries {
-			b := n.db.NewBatch()
-			err := r.Apply(b, uint64(i+5), e.term, e.data)
-			if (err != nil) != e.damaged || err != nil && !errors.Is(err, replica.ErrCorrupt) {
-				t.Errorf("%s: %v", e.name, err)
-			}
-			if b.Empty() == e.applied {
-				t.Errorf("%s: staged nothing: %v", e.name, b.Empty())
-			}
-			staged := fmt.Sprintf("%x %x", b.Repr(), r.AppliedState(nil))
-			if copy == 0 {
-				first = append(first, staged)
-			} else if staged != first[i] {
-				t.Errorf("%s: two replicas differ:\n%s\n%s", e.name, first[i], staged)
-			}
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }
 
 func TestAFullDiskRefusesPutsAndLetsDeletesPass(t *testing.T) {

@@ -24,7 +24,7 @@ func (r *Replica) maybeDeactivate(b *pebble.Batch, round Round) {
 	l := &r.lead
 	if l.reg.phase != regOpen || l.deactivating || l.idleTicks < r.limits.IdleTicks ||
 		r.live.count != 0 || l.queue.len() != 0 || l.inflight.len() != 0 || l.building != nil || len(l.full) != 0 ||
-		r.visible.resolved != l.logRevision || !r.group.SoleVoter() {
+		r.applier.visible.resolved != l.logRevision || !r.group.SoleVoter() {
 		// A range with several voters stays awake: nothing tells its followers
 		// to sleep yet.
 		return

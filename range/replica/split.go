@@ -13,22 +13,22 @@ import (
 
 // applySplit shrinks the range and begins the right one on this node, in the
 // batch that is synced (R11). The data stays where it is.
-func (r *Replica) applySplit(b *pebble.Batch, c *command) error {
+func (a *applier) applySplit(b *pebble.Batch, c *command) error {
 	s := c.split
-	if err := checkSplit(r.staged.desc, s); err != nil {
+	if err := checkSplit(a.staged.desc, s); err != nil {
 		return err
 	}
-	began, err := Stage(r.cfg.DB, b, r.cfg.NodeID, s.Right, c.revision)
+	began, err := Stage(a.db, b, a.nodeID, s.Right, c.revision)
 	if err != nil {
 		return err
 	}
 	if err := stageDescriptor(b, s.Left); err != nil {
 		return err
 	}
-	r.staged.desc = s.Left
-	r.outcome.needSync = true
+	a.staged.desc = s.Left
+	a.outcome.needSync = true
 	if began {
-		r.outcome.began = append(r.outcome.began, Saved{Descriptor: s.Right, Resolved: c.revision})
+		a.outcome.began = append(a.outcome.began, Saved{Descriptor: s.Right, Resolved: c.revision})
 	}
 	return nil
 }
@@ -49,14 +49,14 @@ func checkSplit(old *rangepb.RangeDescriptor, s *placementpb.DecidedSplit) error
 // ends: revisions grow within a range only. It is called when a range begins and
 // when its replica is loaded, both before anything new is applied to it and while
 // nothing that was applied is uncommitted.
-func (r *Replica) ensureBoundaries(desc *rangepb.RangeDescriptor) (err error) {
-	b := r.cfg.DB.NewBatch()
+func (a *applier) ensureBoundaries(desc *rangepb.RangeDescriptor) (err error) {
+	b := a.db.NewBatch()
 	defer func() { err = errors.Join(err, b.Close()) }()
 	for _, key := range [][]byte{desc.Start, desc.End} {
 		if len(key) == 0 {
 			continue
 		}
-		if err := r.cfg.MVCC.EnsureBoundary(b, key); err != nil {
+		if err := a.mvcc.EnsureBoundary(b, key); err != nil {
 			return fmt.Errorf("boundary %q of range %d: %w", key, desc.RangeId, err)
 		}
 	}

@@ -54,7 +54,7 @@ func (r *Replica) logDescriptor() *rangepb.RangeDescriptor {
 	if r.lead.serving {
 		return r.lead.logDesc
 	}
-	return r.staged.desc
+	return r.applier.staged.desc
 }
 
 func (r *Replica) enter(q *request) {
