@@ -34,6 +34,9 @@ func (c *countingCodec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (c *countingCodec) marshal(v any) (mem.BufferSlice, error) {
+	if p, ok := v.(*packedResponse); ok {
+		return p.buffers(), nil
+	}
 	var key any = v
 	if chunk, ok := v.(*pb.RangeStreamResponse); ok {
 		key = chunk.RangeResponse

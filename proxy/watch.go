@@ -142,7 +142,14 @@ func (s *watchServer) send(ctx context.Context, stream grpc.BidiStreamingServer[
 		if err != nil {
 			return err
 		}
-		for _, r := range responses {
+		for i, r := range responses {
+			responses[i] = nil // what is sent is not held
+			if r.Packed() {
+				if err := s.sendPacked(ctx, r, stream); err != nil {
+					return err
+				}
+				continue
+			}
 			wr, err := r.WatchResponse(s.cfg.Previous)
 			if err != nil {
 				return err

@@ -3,6 +3,8 @@ package watch
 import (
 	"errors"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/hawser-kv/hawser/mvcc"
 )
 
@@ -33,10 +35,12 @@ type Task struct {
 type ride struct {
 	// upTo: what is newer is not complete for this watcher, or not history.
 	upTo int64
-	// events it gets, their distinct revisions and bytes.
+	// events it gets, their distinct revisions and bytes; and behind them what is
+	// packed, of the last revision of the task.
 	events    []*event
 	revisions int
 	bytes     int
+	packed    packed
 }
 
 // riding are those of one span.
@@ -76,6 +80,7 @@ func (t *Task) Run(history History) TaskResult {
 	res := TaskResult{done: t.UpTo}
 	at, bytes, enough := int64(0), 0, false
 	var wanting []*watcher
+	var pack packer
 	res.err = history.PickEvents(t.After, t.UpTo, func(row mvcc.EventRow) (want, more bool) {
 		wanting = wanting[:0]
 		if row.Revision != at {
@@ -95,9 +100,24 @@ func (t *Task) Run(history History) TaskResult {
 		})
 		return len(wanting) > 0, true
 	}, func(e mvcc.Event) error {
-		ev := newEvent(e)
-		bytes += ev.size
+		var ev *event
+		var place run
 		for _, w := range wanting {
+			// Whatever comes now is of the last revision.
+			if enough && !w.prevKV {
+				if place.of == nil {
+					var err error
+					if place, err = pack.add(&mvccpb.Event{Type: eventType(e.Delete), Kv: e.Kv}); err != nil {
+						return err
+					}
+				}
+				w.ride.packed.add(e.Revision, place)
+				continue
+			}
+			if ev == nil {
+				ev = newEvent(e)
+				bytes += ev.size
+			}
 			w.ride.take(ev)
 			bytes += eventReference
 			enough = enough || w.ride.revisions >= t.limits.CatchUpRevisions || w.ride.bytes >= t.limits.CatchUpBytes
@@ -258,10 +278,13 @@ func (h *Hub) advance(w *watcher, done int64) {
 	for n := len(events); n > 0 && events[n-1].revision > done; n-- {
 		events = events[:n-1] // a fault came in the middle of the revision
 	}
-	if len(events) > 0 {
+	if r.packed.revision > done {
+		r.packed = packed{} // so it did here
+	}
+	if len(events)+r.packed.n > 0 {
 		// header.revision of catching up is the current one (etcd/W10) as of the
 		// read: what is newer has not been looked for.
-		resp := &Response{WatchID: w.id, Revision: r.upTo, Fragment: w.fragment, prevKV: w.prevKV, events: events}
+		resp := &Response{WatchID: w.id, Revision: r.upTo, Fragment: w.fragment, prevKV: w.prevKV, events: events, packed: r.packed}
 		if !w.stream.push(resp, false) {
 			return // Drained asks again
 		}

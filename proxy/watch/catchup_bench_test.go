@@ -68,7 +68,7 @@ func BenchmarkCatchUp(b *testing.B) {
 						h.TaskDone(task, task.Run(store))
 						for _, s := range open {
 							for _, r := range s.Take() {
-								got += len(r.events)
+								got += r.NumEvents()
 							}
 							s.Drained()
 						}

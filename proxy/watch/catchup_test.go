@@ -19,7 +19,7 @@ func countTaken(got map[*Stream]map[int64]int, streams ...*Stream) {
 			if got[s] == nil {
 				got[s] = map[int64]int{}
 			}
-			got[s][r.WatchID] += len(r.events)
+			got[s][r.WatchID] += r.NumEvents()
 		}
 		s.Drained()
 	}
@@ -249,7 +249,7 @@ func TestCompactionEndsThoseBelowIt(t *testing.T) {
 	runTasks(h, w)
 	got, canceled := map[int64]int{}, map[int64]int64{}
 	for _, r := range s.Take() {
-		got[r.WatchID] += len(r.events)
+		got[r.WatchID] += r.NumEvents()
 		if r.Canceled {
 			canceled[r.WatchID] = r.CompactRevision
 		}

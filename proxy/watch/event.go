@@ -58,6 +58,18 @@ func (e *event) isCreate() bool {
 	return !e.delete && e.kv.CreateRevision == e.kv.ModRevision
 }
 
+// message makes etcd's event, without the previous key-value.
+func (e *event) message() *mvccpb.Event {
+	return &mvccpb.Event{Type: eventType(e.delete), Kv: e.kv}
+}
+
+func eventType(isDelete bool) mvccpb.Event_EventType {
+	if isDelete {
+		return mvccpb.Event_DELETE
+	}
+	return mvccpb.Event_PUT
+}
+
 // previousKV returns the version before the event, nil if it has none any
 // more. A failed read is tried again by the next watcher.
 func (e *event) previousKV(read PreviousReader) (*mvccpb.KeyValue, error) {

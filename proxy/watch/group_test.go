@@ -88,7 +88,7 @@ func TestStepLooksAtGroupsThatGetSomething(t *testing.T) {
 	h.Step()
 	got := map[int64]int{}
 	for _, r := range s.Take() {
-		got[r.WatchID] += len(r.events)
+		got[r.WatchID] += r.NumEvents()
 	}
 	if len(got) != ranges || got[0] != 102 || got[1] != 1 {
 		t.Errorf("%d of %d watchers got something, the first %d events and the second %d; want 102 and 1", len(got), ranges, got[0], got[1])

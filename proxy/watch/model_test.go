@@ -94,7 +94,7 @@ func (w *world) write() {
 		seen[string(key)] = true
 		r := w.rangeOf(key)
 		e := mvcc.Event{
-			Kv:       &mvccpb.KeyValue{Key: key, ModRevision: w.revision, CreateRevision: w.revision - int64(w.rng.IntN(2)), Value: []byte("v")},
+			Kv:       &mvccpb.KeyValue{Key: key, ModRevision: w.revision, CreateRevision: w.revision - int64(w.rng.IntN(2)), Value: []byte{byte(sub)}},
 			Delete:   w.rng.IntN(4) == 0,
 			Revision: w.revision, Sub: uint32(sub),
 		}
@@ -560,20 +560,20 @@ func (r *watchRun) take(c *watchClient) {
 			m.compacted = resp.CompactRevision != 0
 			c.ended = append(c.ended, m)
 			delete(c.watchers, resp.WatchID)
-		case len(resp.events) == 0:
+		case resp.NumEvents() == 0:
 			if resp.Revision < m.promised {
 				r.t.Fatalf("seed %d: progress of a watcher fell from %d to %d", r.seed, m.promised, resp.Revision)
 			}
 			m.promised = resp.Revision
 		default:
-			for _, e := range resp.events {
+			for _, e := range eventsOf(resp) {
 				if e.revision <= m.promised {
 					r.t.Fatalf("seed %d: event at %d after progress at %d", r.seed, e.revision, m.promised)
 				}
-				m.got = append(m.got, mvcc.Event{Kv: e.kv, Delete: e.delete, Revision: e.revision, Sub: e.sub})
+				m.got = append(m.got, mvcc.Event{Kv: e.kv, Delete: e.delete, Revision: e.revision})
 			}
-			if n := len(resp.events); n > 0 && resp.Revision < resp.events[n-1].revision {
-				r.t.Fatalf("seed %d: header %d below its event %d", r.seed, resp.Revision, resp.events[n-1].revision)
+			if n := resp.NumEvents(); n > 0 && resp.Revision < lastOf(resp) {
+				r.t.Fatalf("seed %d: header %d below its event %d", r.seed, resp.Revision, lastOf(resp))
 			}
 		}
 	}
@@ -640,9 +640,9 @@ func (r *watchRun) check(id int64, m *watchModel, whole bool) {
 		r.t.Fatalf("seed %d: watcher %d of [%q, %q) from %d got %d events, want %d", r.seed, id, m.start, m.end, m.from, len(m.got), len(want))
 	}
 	for i := range want {
-		if m.got[i].Revision != want[i].Revision || m.got[i].Sub != want[i].Sub || !bytes.Equal(m.got[i].Kv.Key, want[i].Kv.Key) {
-			r.t.Fatalf("seed %d: watcher %d: event %d is %d/%d %q, want %d/%d %q", r.seed, id, i,
-				m.got[i].Revision, m.got[i].Sub, m.got[i].Kv.Key, want[i].Revision, want[i].Sub, want[i].Kv.Key)
+		if m.got[i].Revision != want[i].Revision || !bytes.Equal(m.got[i].Kv.Value, want[i].Kv.Value) || !bytes.Equal(m.got[i].Kv.Key, want[i].Kv.Key) {
+			r.t.Fatalf("seed %d: watcher %d: event %d is %d/%v %q, want %d/%v %q", r.seed, id, i,
+				m.got[i].Revision, m.got[i].Kv.Value, m.got[i].Kv.Key, want[i].Revision, want[i].Kv.Value, want[i].Kv.Key)
 		}
 	}
 }

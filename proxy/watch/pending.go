@@ -8,7 +8,7 @@ func (s *Service) PendingEvents() int {
 	n := 0
 	for stream := range s.mu.streams {
 		for _, r := range stream.out {
-			n += len(r.events)
+			n += r.NumEvents()
 		}
 	}
 	return n

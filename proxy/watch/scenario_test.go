@@ -162,7 +162,7 @@ func show(rs []*Response) string {
 		if r.CompactRevision != 0 {
 			fmt.Fprintf(&b, " compact=%d", r.CompactRevision)
 		}
-		for _, e := range r.events {
+		for _, e := range eventsOf(r) {
 			kind := "put"
 			if e.delete {
 				kind = "del"

@@ -293,6 +293,13 @@ func (s *Stream) push(r *Response, force bool) bool {
 			e.counted = s.hub.emissions
 		}
 	}
+	r.bytes += runBytes * len(r.packed.runs)
+	for _, p := range r.packed.runs {
+		if p.of.counted != s.hub.emissions {
+			r.bytes += cap(p.of.b)
+			p.of.counted = s.hub.emissions
+		}
+	}
 	s.setBytes(s.bytes + r.bytes)
 	s.out = append(s.out, r)
 	s.wake()

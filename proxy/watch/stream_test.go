@@ -53,7 +53,7 @@ func TestStreamBytesBoundCatchingUpBesideNewerEvents(t *testing.T) {
 	}
 	held := 0
 	for _, r := range s.out {
-		for _, e := range r.events {
+		for _, e := range eventsOf(r) {
 			held += e.size
 		}
 	}
@@ -65,7 +65,7 @@ func TestStreamBytesBoundCatchingUpBesideNewerEvents(t *testing.T) {
 	var got []int64
 	for {
 		for _, r := range s.Take() {
-			for _, e := range r.events {
+			for _, e := range eventsOf(r) {
 				if r.WatchID == 1 {
 					got = append(got, e.revision)
 				}
@@ -101,7 +101,7 @@ func heldBy(streams ...*Stream) int {
 	held := 0
 	for _, s := range streams {
 		for _, r := range s.out {
-			for _, e := range r.events {
+			for _, e := range eventsOf(r) {
 				held += e.size
 			}
 		}
@@ -138,7 +138,7 @@ func TestStreamBytesBoundManyWatchersThatCatchUp(t *testing.T) {
 	got := map[int64]int{}
 	for len(s.out) > 0 {
 		for _, r := range s.Take() {
-			got[r.WatchID] += len(r.events)
+			got[r.WatchID] += r.NumEvents()
 		}
 		s.Drained()
 		runTasks(h, history)
@@ -172,7 +172,7 @@ func TestQueuedBytesBoundManySlowStreams(t *testing.T) {
 		got := 0
 		for len(s.out) > 0 {
 			for _, r := range s.Take() {
-				got += len(r.events)
+				got += r.NumEvents()
 			}
 			s.Drained()
 			runTasks(h, history)
@@ -212,7 +212,7 @@ func TestWatchersBeforeTheFirstCut(t *testing.T) {
 	runTasks(h, &fakeHistory{events: putsOf(1, 5, 6)})
 	got := map[int64]int{}
 	for _, r := range s.Take() {
-		for _, e := range r.events {
+		for _, e := range eventsOf(r) {
 			if e.revision != 6 {
 				t.Fatalf("watcher %d of what comes after 5 got %d", r.WatchID, e.revision)
 			}
@@ -245,10 +245,10 @@ func TestHeaderOfHistoryIsNotAheadOfWhatWasSent(t *testing.T) {
 	runTasks(h, history)
 	sent := int64(0)
 	for _, r := range s.Take() {
-		if len(r.events) == 0 {
+		if r.NumEvents() == 0 {
 			continue
 		}
-		sent = r.events[len(r.events)-1].revision
+		sent = lastOf(r)
 		if r.Revision > sent {
 			t.Errorf("a header says %d when everything up to %d was sent", r.Revision, sent)
 		}
@@ -378,7 +378,7 @@ func TestLoadedReplicaLosesNothingForWatchers(t *testing.T) {
 	runTasks(h, history)
 	got := 0
 	for _, r := range s.Take() {
-		got += len(r.events)
+		got += r.NumEvents()
 	}
 	if got != 4 {
 		t.Errorf("%d events came, want 4", got)

@@ -65,6 +65,8 @@ type Response struct {
 	Fragment        bool // the watcher asked for fragments
 	prevKV          bool
 	events          []*event
+	// packed are the events behind those.
+	packed packed
 	// bytes that it counts for in its stream's queue.
 	bytes int
 }
@@ -76,10 +78,10 @@ type PreviousReader func(key []byte, revision int64) (*mvccpb.KeyValue, error)
 // Events makes etcd's events of the response, with previous values where they
 // were asked for. Values are shared with other watchers: never modify them.
 func (r *Response) Events(previous PreviousReader) ([]*mvccpb.Event, error) {
-	if len(r.events) == 0 {
+	if r.NumEvents() == 0 {
 		return nil, nil
 	}
-	out := make([]*mvccpb.Event, len(r.events))
+	out := make([]*mvccpb.Event, len(r.events), r.NumEvents())
 	backing := make([]mvccpb.Event, len(r.events))
 	for i, e := range r.events {
 		ev := &backing[i]
@@ -96,7 +98,8 @@ func (r *Response) Events(previous PreviousReader) ([]*mvccpb.Event, error) {
 		}
 		out[i] = ev
 	}
-	return out, nil
+	more, err := r.packed.unpack()
+	return append(out, more...), err
 }
 
 // WatchResponse makes etcd's message, without what only the server knows of

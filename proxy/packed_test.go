@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proxy/watch"
+)
+
+// oneRevision is a history of one large revision, 2.
+type oneRevision []mvcc.Event
+
+func (h oneRevision) PickEvents(_, _ int64, pick func(mvcc.EventRow) (want, more bool), fn func(mvcc.Event) error) error {
+	for _, e := range h {
+		if want, _ := pick(mvcc.EventRow{Key: e.Kv.Key, Revision: e.Revision, Delete: e.Delete}); !want {
+			continue
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// encodedCall is a Watch call whose messages go through the server's codec.
+type encodedCall struct {
+	*watchCall
+	codec encoding.CodecV2
+	// sizes of the messages that were encoded by the codec, in bytes.
+	sizes chan int
+}
+
+func (c *encodedCall) SendMsg(m any) error {
+	b, err := c.codec.Marshal(m)
+	if err != nil {
+		return err
+	}
+	c.sizes <- b.Len()
+	var r pb.WatchResponse
+	if err := c.codec.Unmarshal(b, &r); err != nil {
+		return err
+	}
+	b.Free()
+	return c.Send(&r)
+}
+
+// A large revision goes to watchers as it would in messages: whole in one response to
+// who did not ask for fragments, to others in the pieces that sendFragments makes. What
+// it takes is counted until it is written.
+func TestALargeRevisionIsSentAsItIsEncoded(t *testing.T) {
+	const n, limit = 50_000, 300_000
+	var history oneRevision
+	whole := &pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 2, MemberId: 7}}
+	for i := range n {
+		e := mvcc.Event{Revision: 2, Sub: uint32(i), Delete: true, Kv: &mvccpb.KeyValue{Key: fmt.Appendf(nil, "k%0*d", 6+i%40, i), ModRevision: 2}}
+		history = append(history, e)
+		whole.Events = append(whole.Events, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: e.Kv})
+	}
+	f := watch.NewFrontier()
+	s := watch.NewService(f, watch.Config{History: history})
+	s.Loaded(1, 2)
+	s.Start()
+	defer s.Stop()
+	s.Cut(&placementpb.Cut{Revision: 2, First: true, Descriptors: []*rangepb.RangeDescriptor{{RangeId: 1}}})
+	responses := router.NewResponses(router.MinResponseBytes)
+	server := NewWatchServer(WatchConfig{
+		Service:       s,
+		Current:       func(context.Context) (int64, int64, error) { return 2, 0, nil },
+		FillHeader:    func(h *pb.ResponseHeader) { h.MemberId = 7 },
+		FragmentBytes: limit,
+		Responses:     responses,
+		Stopping:      make(chan struct{}),
+	})
+	for _, fragment := range []bool{false, true} {
+		want := []*pb.WatchResponse{whole}
+		if fragment {
+			want = nil
+			if err := sendFragments(whole, limit, func(r *pb.WatchResponse) error { want = append(want, r); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		call := &encodedCall{
+			watchCall: &watchCall{ctx: ctx, requests: make(chan *pb.WatchRequest, 1), responses: make(chan *pb.WatchResponse)},
+			codec:     newCountingCodec(NewMetrics(), responses),
+			sizes:     make(chan int, len(want)+1),
+		}
+		call.requests <- &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+			Key: []byte("k"), RangeEnd: []byte("l"), StartRevision: 2, Fragment: fragment}}}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Watch(call) }()
+		if r := receive(t, call.watchCall, ended); !r.Created {
+			t.Fatalf("the first response is %v, want created", r)
+		}
+		for i, w := range want {
+			got := receive(t, call.watchCall, ended)
+			if !proto.Equal(got, w) {
+				t.Errorf("fragment %t: message %d of %d has %d events, fragment %t; want %d, %t, of the same keys",
+					fragment, i, len(want), len(got.Events), got.Fragment, len(w.Events), w.Fragment)
+			}
+			if size := <-call.sizes; size != proto.Size(w) {
+				t.Errorf("fragment %t: message %d has %d bytes, want %d", fragment, i, size, proto.Size(w))
+			}
+		}
+		if held, _ := responses.Held(); held != 0 {
+			t.Errorf("fragment %t: %d bytes are held that were written", fragment, held)
+		}
+		cancel()
+		<-ended
+	}
+	if _, released := responses.Held(); released == 0 {
+		t.Error("nothing was counted")
+	}
+}
