@@ -233,10 +233,14 @@ func (s *Store) replayCounts(from int64) (err error) {
 		}
 		return nil
 	}
+	whole := s.pending.list.Load()
 	for ok := it.First(); ok; ok = it.Next() {
 		rev, sub, key, err := splitEventKey(it.Key())
 		if err != nil {
 			return err
+		}
+		if whole.names(rev, sub) {
+			continue // told of as a part of the span
 		}
 		event, err := decodeEventValue(it.Value(), rev)
 		if err != nil {

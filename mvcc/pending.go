@@ -24,9 +24,14 @@ import (
 // for each key (MaterialiseStep), some keys at a time, and shrinks as it goes.
 //
 //	Apply            row, counts, pendings.list: the keys are gone for readers
+//	commit           the row is in the engine
 //	MaterialiseStep  tombstones, events, lease index; the row begins behind them
 //	...              the same for readers whichever of the two says so
 //	last step        the row goes
+//
+// A step begins after the commit. Its rows would be in the engine before the row, and
+// before what else its revision changes: a crash in between would leave a part of a
+// revision, which a start takes for all of it, and the row would undo the steps.
 //
 // Readers see no difference. They take the list before they open their iterator:
 // then what a step moves from the list to the engine meanwhile is in one of the two,
@@ -157,6 +162,21 @@ func (l *pendingList) killsKey(key []byte, rev, readRev int64) bool {
 	return l.kills(appendVersionPrefix(few[:0], key), rev, readRev) != 0
 }
 
+// names says whether an event is that of a key whose deletion is pending. Programs of
+// before could write it out before the row of the deletion.
+func (l *pendingList) names(rev int64, sub uint32) bool {
+	if l == nil {
+		return false
+	}
+	i, _ := slices.BinarySearchFunc(*l, rev, func(p pendingDeletion, rev int64) int { return cmp.Compare(p.rev, rev) })
+	for ; i < len(*l) && (*l)[i].rev == rev; i++ {
+		if p := &(*l)[i]; p.next <= sub && int64(sub) < int64(p.next)+p.left {
+			return true
+		}
+	}
+	return false
+}
+
 // load reads the rows at the start.
 func (p *pendings) load(db *pebble.DB) (err error) {
 	lower := keys.MVCCMeta(pendingName)
@@ -216,13 +236,39 @@ func (p *pendings) set(d pendingDeletion, keep bool) {
 // now on, and returns the change of the counts.
 func (s *Store) stageSpan(b *pebble.Batch, rev int64, e *Effect) (counts.Change, error) {
 	p := newPending(rev, e)
+	// A view of before may still offer a version that is dead now.
+	s.recent.drop(rev)
+	if again, err := s.hasDeletion(&p); again || err != nil {
+		return s.spanChange(&p), err
+	}
 	if err := b.Set(p.key(), p.value(), nil); err != nil {
 		return counts.Change{}, err
 	}
-	// A view of before may still offer a version that is dead now.
-	s.recent.drop(rev)
 	s.pending.set(p, true)
 	return s.spanChange(&p), nil
+}
+
+// hasDeletion says whether the engine had the deletion of a span when it was opened:
+// what is left of it, or its first event. Then it is applied once more, and what is
+// written out of it must not become pending again.
+func (s *Store) hasDeletion(p *pendingDeletion) (has bool, err error) {
+	if p.rev > s.recent.known {
+		return false, nil
+	}
+	if list := s.pending.list.Load(); list != nil {
+		for i := range *list {
+			if q := &(*list)[i]; q.rev == p.rev && q.sub == p.sub {
+				return true, nil
+			}
+		}
+	}
+	lower := appendEventKey(nil, p.rev, p.sub, nil)
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: appendEventKey(nil, p.rev, p.sub+1, nil)})
+	if err != nil {
+		return false, fmt.Errorf("mvcc: events of a deletion: %w", err)
+	}
+	has = it.First()
+	return has, errors.Join(it.Error(), it.Close())
 }
 
 // spanChange is what the deletion of a span does to the counts.
@@ -270,9 +316,10 @@ func (s *Store) EventsComplete(start, end []byte, after int64) int64 {
 }
 
 // MaterialiseStep writes out the deletion of at most so many keys, of the oldest
-// revision first, and says whether nothing is left. Whoever runs the store calls it
-// while Pending is not 0, from any goroutine. A step that is lost in a crash is done
-// again.
+// revision first, and says whether there is nothing to do: nothing is left, or the
+// batch with the oldest is not committed. Whoever runs the store calls it after each
+// commit while Pending is not 0, from any goroutine. A step that is lost in a crash is
+// done again.
 func (s *Store) MaterialiseStep(maxKeys int) (done bool, err error) {
 	s.pending.step.Lock()
 	defer s.pending.step.Unlock()
@@ -281,6 +328,9 @@ func (s *Store) MaterialiseStep(maxKeys int) (done bool, err error) {
 		return true, nil
 	}
 	p := (*list)[0]
+	if row, err := s.metaRow(p.key()); row == nil || err != nil {
+		return err == nil, err
+	}
 	b := s.db.NewBatch()
 	defer func() { err = errors.Join(err, b.Close()) }()
 	m := materialising{s: s, b: b, p: p}

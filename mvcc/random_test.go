@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/mvcc/counts"
+	"github.com/hawser-kv/hawser/mvcc/keys"
 )
 
 type quietLogger struct{ t testing.TB }
@@ -391,11 +393,23 @@ func (u *storeUnderTest) applyAll(writes []overlayWrite) {
 			commit()
 			b = u.db.NewBatch()
 		}
-		if err := u.s.Apply(b, w.rev, w.effs); err != nil {
-			u.t.Fatal(err)
-		}
+		u.stage(b, w)
+		u.materialise(u.rng.IntN(2)) // beside who applies
 	}
 	commit()
+}
+
+// testAppliedKey is the row of the newest revision applied, as a replica has one.
+var testAppliedKey = keys.MVCCMeta("test.applied")
+
+func (u *storeUnderTest) stage(b *pebble.Batch, w overlayWrite) {
+	u.t.Helper()
+	if err := u.s.Apply(b, w.rev, w.effs); err != nil {
+		u.t.Fatal(err)
+	}
+	if err := b.Set(testAppliedKey, binary.BigEndian.AppendUint64(nil, uint64(w.rev)), nil); err != nil {
+		u.t.Fatal(err)
+	}
 }
 
 // checkPrior: an effect that names a prior names the last change of its key.
@@ -631,26 +645,40 @@ func (u *storeUnderTest) compact() {
 	}
 }
 
-// crash loses what was not synced, opens again and applies the log from there.
+// crash loses some of what was not synced, nothing of it or all, opens again and
+// applies the log from there.
 func (u *storeUnderTest) crash() {
 	u.t.Helper()
+	staged := u.db.NewBatch() // lost
+	if len(u.pending) > 0 && u.rng.IntN(2) == 0 {
+		u.stage(staged, u.pending[0])
+		u.materialise(u.rng.IntN(3))
+	}
 	clean := u.rng.IntN(2) == 0
-	var fs *vfs.MemFS
-	if clean {
-		if err := u.db.Close(); err != nil {
-			u.t.Fatal(err)
+	fs := u.fs
+	if !clean {
+		percent := 50 * u.rng.IntN(3)
+		if percent == 100 {
+			if err := u.db.LogData(nil, pebble.Sync); err != nil {
+				u.t.Fatal(err)
+			}
 		}
-		fs = u.fs
-	} else {
-		fs = u.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: u.rng})
-		if err := u.db.Close(); err != nil {
-			u.t.Fatal(err)
-		}
+		fs = u.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: u.rng})
+	}
+	if err := errors.Join(staged.Close(), u.db.Close()); err != nil {
+		u.t.Fatal(err)
 	}
 	u.fs = fs
 	u.open()
-	// Raft applies again from somewhere at or before what survived.
-	from := u.s.recent.known
+	// Raft applies again what came after that which survived.
+	var from int64
+	row, err := u.s.metaRow(testAppliedKey)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if row != nil {
+		from = int64(binary.BigEndian.Uint64(row))
+	}
 	var again []overlayWrite
 	for _, w := range u.log {
 		if w.rev > from && w.rev <= u.applied {
