@@ -289,6 +289,15 @@ func (s *Store) Pending() (n int64) {
 	return n
 }
 
+// PendingSpans returns the number of spans whose deletion is not written out yet. Each
+// read of a version looks through them.
+func (s *Store) PendingSpans() int {
+	if list := s.pending.list.Load(); list != nil {
+		return len(*list)
+	}
+	return 0
+}
+
 // PendingFrom returns the revision of the oldest deletion that is not written out,
 // math.MaxInt64 if all are.
 func (s *Store) PendingFrom() int64 {

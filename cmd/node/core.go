@@ -298,6 +298,7 @@ func (c *Core) wire() (err error) {
 	}
 	rc := c.cfg.Router
 	rc.Ranges, rc.Sequencer, rc.Frontier, rc.Logger = ranges{c}, c.Client, frontier{c.Frontier}, c.log
+	rc.PendingSpans = c.MVCC.PendingSpans
 	if c.Router, err = router.New(rc); err != nil {
 		return err
 	}

@@ -21,6 +21,9 @@ type multi struct {
 	pieces []Piece
 	// result is the evaluation; written and read on Exec's goroutine.
 	result *mvcc.Result
+	// spans of the result count as under way until S has answered the commit, or none
+	// was sent; of Exec's goroutine.
+	spans int64
 }
 
 // coordinate begins an attempt.
@@ -99,8 +102,11 @@ func (m *multi) perform(a txn.Action) {
 	case txn.ActCommit:
 		// It has its latches: to refuse it now would help nobody.
 		m.o.hold(true)
+		spans := m.spans
+		m.spans = 0
 		cfg.Sequencer.Commit(a.Commit, func(res *placementpb.TxnResult, err error) {
 			m.o.letGo()
+			m.o.r.giveSpans(spans)
 			m.step(func() []txn.Action { return m.coord.Decided(res, err) })
 		})
 	case txn.ActUnlatch:
@@ -181,8 +187,10 @@ func (m *multi) evaluate() {
 	if err == nil {
 		effects = res.Effects
 	}
-	retry := passes(err) || errors.Is(err, errAskAgain)
+	retry := passes(err) || errors.Is(err, errManySpans) || errors.Is(err, errAskAgain)
 	m.step(func() []txn.Action { return m.coord.Evaluated(effects, err, retry) })
+	m.o.r.giveSpans(m.spans) // no commit was sent
+	m.spans = 0
 }
 
 func (m *multi) evaluateLatched() (*mvcc.Result, error) {
@@ -202,6 +210,9 @@ func (m *multi) evaluateLatched() (*mvcc.Result, error) {
 		return nil, err
 	}
 	if res.Effects, err = mvcc.CutSpans(v, res.Effects, m.starts()); err != nil {
+		return nil, err
+	}
+	if m.spans, err = m.o.r.takeSpans(res.Effects); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -225,6 +236,10 @@ func (m *multi) ended(out txn.Outcome) {
 	case txn.NothingToDo:
 		m.o.asRead()
 	case txn.Again:
+		if errors.Is(out.Err, errManySpans) { // its latches are given back
+			m.o.waitForSpans()
+			return
+		}
 		m.o.r.counters.transactionRetries.Add(1)
 		m.o.again(out.Err)
 	case txn.Refused:

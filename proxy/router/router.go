@@ -57,6 +57,15 @@ type Config struct {
 	// one by one: beyond, they are deletions of spans, whose cost does not depend on
 	// the number of keys. 0: 4,096.
 	SpanKeys int64
+	// PendingSpans returns how many deletions of spans this node has not written out
+	// yet. nil: none.
+	PendingSpans func() int
+	// MaxPendingSpans bounds them: while there are as many, a request that would delete
+	// spans waits, for half of RequestTimeout at most; then the answer is
+	// ErrTooManyRequests. Every read of a version looks through them all, and a
+	// watcher of the last waits for all before. One request may bring as many as there
+	// are ranges. 0: 128.
+	MaxPendingSpans int
 	// Logger may be nil.
 	Logger *zap.Logger
 }
@@ -92,6 +101,12 @@ func (c *Config) EnsureDefaults() {
 	if c.SpanKeys == 0 {
 		c.SpanKeys = 4096
 	}
+	if c.PendingSpans == nil {
+		c.PendingSpans = func() int { return 0 }
+	}
+	if c.MaxPendingSpans == 0 {
+		c.MaxPendingSpans = 128
+	}
 	if c.MaxHeldBytes == 0 {
 		c.MaxHeldBytes = 512 << 20
 	}
@@ -125,7 +140,7 @@ var (
 	// ErrCanceled: the client left a write.
 	ErrCanceled = errors.New("router: request canceled by the client")
 	// ErrTooManyRequests: MaxPending requests are under way, MaxHeldBytes are
-	// held, or the queue of a range is full.
+	// held, MaxPendingSpans are pending, or the queue of a range is full.
 	ErrTooManyRequests = errors.New("router: too many requests")
 	// ErrStopped: the router was stopped.
 	ErrStopped = errors.New("router: stopped")
@@ -148,8 +163,11 @@ type Router struct {
 
 	pending, pendingWrites atomic.Int64
 	// held counts what MaxHeldBytes bounds.
-	held     atomic.Int64
-	counters counters
+	held atomic.Int64
+	// spansUnderWay counts the deletions of spans that were evaluated and are not
+	// decided: they may become pending.
+	spansUnderWay atomic.Int64
+	counters      counters
 
 	// turns are those of the requests that splits have sent back.
 	turns turns

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
@@ -41,6 +42,8 @@ type write struct {
 	// evaluation must see point (it runs here, under latches).
 	checked, strict bool
 	point           Point
+	// waited is how long it has waited for the deletions of spans before it.
+	waited time.Duration
 	// wide: a leader found that it reads too much to be evaluated on its worker,
 	// so that is done here, too.
 	wide bool
