@@ -1,26 +1,6 @@
 package sequencer
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/hawser-kv/hawser/proto/placementpb"
-	"github.com/hawser-kv/hawser/proto/rangepb"
-)
-
-// node is a node with a session in this term.
-type node struct {
-	id      uint64
-	session uint64
-	// ended: the session is over, by S's word.
-	ended bool
-	// began: the first cut of the session is out.
-	began bool
-	// cut is the changeSeq of the newest cut sent.
-	cut uint64
-	// aborted owners of the session, and of later ones.
-	aborted map[ownerID]struct{}
-}
+import "github.com/hawser-kv/hawser/proto/placementpb"
 
 // Receive judges one message of a node, in the order in which they arrive. It
 // keeps the message.
@@ -35,14 +15,9 @@ func (s *Sequencer) Receive(m *placementpb.ToSequencer) {
 		s.subscribe(m)
 		return
 	}
-	n := s.newest
-	if n == nil || n.id != m.NodeId {
-		if n = s.nodes[m.NodeId]; n != nil {
-			s.newest = n
-		}
-	}
+	n := s.sessions.speaker(m.NodeId)
 	if n == nil || m.Session > n.session || m.Session == n.session && n.ended {
-		s.hello(m.NodeId, m.Session)
+		s.speech.hello(m.NodeId, m.Session)
 		return
 	}
 	if m.Session < n.session {
@@ -69,6 +44,7 @@ func (s *Sequencer) judge(n *node, m *placementpb.ToSequencer) {
 	}
 }
 
+// judgeServing applies the rule for the message.
 func (s *Sequencer) judgeServing(n *node, m *placementpb.ToSequencer) {
 	switch b := m.Body.(type) {
 	case *placementpb.ToSequencer_Grant:
@@ -86,7 +62,7 @@ func (s *Sequencer) judgeServing(n *node, m *placementpb.ToSequencer) {
 	case *placementpb.ToSequencer_Deactivate:
 		s.deactivate(n, b.Deactivate)
 	case *placementpb.ToSequencer_Split:
-		s.splitRequest(n, b.Split)
+		s.askSplit(n, b.Split)
 	case *placementpb.ToSequencer_Compact:
 		s.compact(n, b.Compact)
 	}
@@ -114,7 +90,7 @@ func (s *Sequencer) release() {
 	held := s.held
 	s.held = nil
 	for _, m := range held {
-		if n := s.nodes[m.NodeId]; n.session == m.Session && !n.ended {
+		if n := s.sessions.get(m.NodeId); n.in(m.Session) {
 			s.judge(n, m)
 		}
 	}
@@ -125,79 +101,51 @@ func (s *Sequencer) release() {
 func (s *Sequencer) refuse(n *node, m *placementpb.ToSequencer, reason placementpb.RefusalReason) {
 	switch b := m.Body.(type) {
 	case *placementpb.ToSequencer_Grant:
-		s.refuseGrant(n, b.Grant, reason)
+		s.speech.refuseGrant(s.directory.get(b.Grant.RangeId), n, b.Grant, reason)
 	case *placementpb.ToSequencer_Query:
-		s.refuseQuery(n, b.Query, reason, nil, 0)
+		s.speech.refuseQuery(n, b.Query, reason, nil, 0)
 	case *placementpb.ToSequencer_TxnCommit:
 		s.refuseCommit(n, b.TxnCommit, reason)
 	case *placementpb.ToSequencer_Deactivate:
-		s.refuseDeactivate(n, b.Deactivate)
+		s.speech.deactivated(s.directory.get(b.Deactivate.RangeId), n, b.Deactivate, true)
 	case *placementpb.ToSequencer_Split:
-		s.refuseSplit(&splitRequest{n, n.session, b.Split.Id, b.Split.Key, 0}, reason)
+		s.speech.refuseSplit(&splitRequest{n, n.session, b.Split.Id, b.Split.Key, 0}, reason, s.directory.barrier)
 	case *placementpb.ToSequencer_Compact:
-		s.refuseCompact(n, b.Compact, reason, 0, 0)
+		s.speech.refuseCompact(n, b.Compact, reason, s.bound.revision(), 0, 0)
 	}
 }
 
 // subscribe begins a session (R6). The newest session of a node wins.
 func (s *Sequencer) subscribe(m *placementpb.ToSequencer) {
-	n := s.node(m.NodeId)
-	if m.Session <= n.session {
+	n, newer := s.sessions.begin(m.NodeId, m.Session)
+	if !newer {
 		return
 	}
-	n.session, n.began, n.cut = m.Session, false, 0
-	n.ended = false
-	s.sessionOver(n)
+	s.closeRanges(n)
 	if s.phase == serving {
 		s.firstCut(n)
 	} else {
-		s.cutSeq = 0 // when S serves
+		s.changes.sent = 0 // when S serves
 	}
-}
-
-// sessionOver drops what belongs to sessions of the node that are over.
-func (s *Sequencer) sessionOver(n *node) {
-	// No owner of such a session can be committed any more: its message would
-	// not be judged. In any order: each is judged by itself.
-	for o := range n.aborted {
-		if o.session < n.session || n.ended && o.session == n.session {
-			delete(n.aborted, o)
-		}
-	}
-	// What S says to an old session goes nowhere: the ranges that were open
-	// for it are closed until they register again.
-	s.directory.all(func(x *ledger) {
-		if x.open && x.reg.node == n.id {
-			s.close(x)
-		}
-	})
 }
 
 // endSession makes the node subscribe anew: messages of the session are not
 // judged any more.
 func (s *Sequencer) endSession(n *node, session uint64) {
-	n.session, n.began, n.ended = session, false, true
-	s.sessionOver(n)
-	s.hello(n.id, session)
+	s.sessions.end(n, session)
+	s.closeRanges(n)
+	s.speech.hello(n.id, session)
 }
 
-// node returns the node, known without a session if it was not known.
-func (s *Sequencer) node(id uint64) *node {
-	n := s.nodes[id]
-	if n == nil {
-		n = &node{id: id, aborted: map[ownerID]struct{}{}}
-		s.nodes[id] = n
-		i, _ := slices.BinarySearchFunc(s.nodeOrder, id, func(o *node, id uint64) int { return cmp.Compare(o.id, id) })
-		s.nodeOrder = slices.Insert(s.nodeOrder, i, n)
-	}
-	return n
-}
-
-// hello tells a node that S of this epoch does not know its session.
-func (s *Sequencer) hello(nodeID, session uint64) {
-	s.ready = append(s.ready, Envelope{nodeID, &placementpb.FromSequencer{
-		ClusterId: s.clusterID, Epoch: s.epoch, Session: session,
-	}})
+// closeRanges closes what was open for a session of the node that is over: what
+// S says to it goes nowhere. The ranges stay active until they register again.
+func (s *Sequencer) closeRanges(n *node) {
+	s.directory.all(func(x *ledger) {
+		if x.open && x.reg.node == n.id {
+			x.open = false
+			s.wakes.add(x)
+		}
+	})
 }
 
 // Hello returns the message that tells a node to subscribe, nil when S does not
@@ -208,98 +156,4 @@ func (s *Sequencer) Hello() *placementpb.FromSequencer {
 		return nil
 	}
 	return &placementpb.FromSequencer{ClusterId: s.clusterID, Epoch: s.epoch}
-}
-
-// to returns an empty message to the node's session.
-func (s *Sequencer) to(n *node) *placementpb.FromSequencer {
-	return &placementpb.FromSequencer{ClusterId: s.clusterID, Epoch: s.epoch, Session: n.session}
-}
-
-func (s *Sequencer) query(n *node, q *placementpb.Query) {
-	marks := make([]int64, len(q.Ranges))
-	if reason := s.marks(q.Ranges, marks); reason != 0 {
-		var newer []*rangepb.RangeDescriptor
-		if reason == placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH {
-			newer = s.newerDescriptors(q.Ranges)
-		}
-		// The descriptors may rest on an entry that is not committed (I6).
-		s.refuseQuery(n, q, reason, newer, s.directoryBarrier)
-		return
-	}
-	m := s.to(n)
-	m.Body = &placementpb.FromSequencer_Query{Query: &placementpb.QueryAnswer{
-		Id: q.Id, Revision: s.next - 1, Compacted: s.committedCompacted, Marks: marks,
-	}}
-	s.reply(n, m, s.roundNeeded(), 0)
-}
-
-// marks fills in m of the ranges, or says why not.
-func (s *Sequencer) marks(ranges []*placementpb.RangeEpoch, marks []int64) placementpb.RefusalReason {
-	for i, r := range ranges {
-		x := s.ledgers.get(r.RangeId)
-		if x == nil {
-			return placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE
-		}
-		if x.desc.Epoch != r.Epoch {
-			return placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH
-		}
-		marks[i] = x.last
-	}
-	return 0
-}
-
-// QueryNow answers a query at once, without messages, or says that it cannot:
-// S does not serve, must confirm a round, does not know the session, or refuses
-// the query. Then the caller sends it with Receive. marks has the length of
-// ranges and is filled in.
-func (s *Sequencer) QueryNow(nodeID, session uint64, ranges []*placementpb.RangeEpoch, marks []int64) (revision, compacted int64, ok bool) {
-	if s.phase != serving || !s.sole {
-		return 0, 0, false
-	}
-	if n := s.nodes[nodeID]; n == nil || n.session != session || n.ended {
-		return 0, 0, false
-	}
-	if s.marks(ranges, marks) != 0 {
-		return 0, 0, false
-	}
-	return s.next - 1, s.committedCompacted, true
-}
-
-// maxNewer bounds the descriptors that a refused query returns for one range;
-// they are a hint, the directory itself comes with cuts.
-const maxNewer = 64
-
-// newerDescriptors returns, for each named range with another epoch, its
-// descriptor and those of the ranges to its right that may have been split off
-// it since: they have higher ids.
-func (s *Sequencer) newerDescriptors(ranges []*placementpb.RangeEpoch) []*rangepb.RangeDescriptor {
-	named := make(map[uint64]bool, len(ranges))
-	for _, r := range ranges {
-		named[r.RangeId] = true
-	}
-	var newer []*rangepb.RangeDescriptor
-	for _, r := range ranges {
-		x := s.ledgers.get(r.RangeId)
-		if x == nil || x.desc.Epoch == r.Epoch {
-			continue
-		}
-		of := 0
-		s.directory.from(x, func(y *ledger) bool {
-			if y != x && (y.id < x.id || named[y.id]) {
-				return false
-			}
-			newer = append(newer, y.desc)
-			of++
-			return of < maxNewer
-		})
-	}
-	return newer
-}
-
-func (s *Sequencer) refuseQuery(n *node, q *placementpb.Query, reason placementpb.RefusalReason, newer []*rangepb.RangeDescriptor, barrier uint64) {
-	m := s.to(n)
-	m.Body = &placementpb.FromSequencer_Query{Query: &placementpb.QueryAnswer{
-		Id: q.Id, Refused: true, Reason: reason, Descriptors: newer,
-	}}
-	s.reply(n, m, 0, barrier)
 }

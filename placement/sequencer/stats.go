@@ -23,8 +23,8 @@ func (s *Sequencer) Stats() Stats {
 	if s.phase == idle {
 		return st
 	}
-	st.Revision, st.Bound, st.Compacted = s.next-1, s.committedBound, s.committedCompacted
-	st.Ranges, st.Held, st.Proposed = s.directory.len(), len(s.held), len(s.proposals)
+	st.Revision, st.Bound, st.Compacted = s.bound.revision(), s.bound.committed, s.compaction.committed
+	st.Ranges, st.Held, st.Proposed = s.directory.len(), len(s.held), len(s.proposals.queue)
 	s.directory.all(func(x *ledger) {
 		if x.active {
 			st.Active++
@@ -34,7 +34,7 @@ func (s *Sequencer) Stats() Stats {
 		}
 		st.Unreported += len(x.decided)
 	})
-	for _, n := range s.nodeOrder {
+	for _, n := range s.sessions.order {
 		if n.began {
 			st.Nodes++
 		}

@@ -1,17 +1,6 @@
 package sequencer
 
-import (
-	"github.com/hawser-kv/hawser/proto/placementpb"
-)
-
-// ownerID is a placementpb.TxnID as a map key.
-type ownerID struct {
-	node, session, number uint64
-}
-
-func owner(id *placementpb.TxnID) ownerID {
-	return ownerID{id.GetNodeId(), id.GetSession(), id.GetNumber()}
-}
+import "github.com/hawser-kv/hawser/proto/placementpb"
 
 // commit decides a transaction over ranges (R7).
 func (s *Sequencer) commit(n *node, raw *placementpb.ToSequencer, t *placementpb.TxnCommit) {
@@ -25,16 +14,21 @@ func (s *Sequencer) commit(n *node, raw *placementpb.ToSequencer, t *placementpb
 	if _, ok := s.owners[id]; ok {
 		return // proposed already; nothing is ever proposed twice (R0)
 	}
-	if reason := s.checkCommit(n, t, id); reason != 0 {
+	if _, ok := n.aborted[id]; ok {
+		s.refuseCommit(n, t, placementpb.RefusalReason_REFUSAL_REASON_ABORTED)
+		return
+	}
+	if reason := s.directory.checkCommit(t); reason != 0 {
 		s.refuseCommit(n, t, reason)
 		return
 	}
-	if len(s.held) > 0 || s.next > s.committedBound {
+	if len(s.held) > 0 || !s.bound.covers(1) {
 		s.hold(n, raw)
-		s.exhausted(1)
+		s.raise(s.bound.exhausted(1))
 		return
 	}
-	revision := s.assign(1)
+	revision, raise := s.bound.assign(1)
+	s.raise(raise)
 	txn := &placementpb.Transaction{Owner: t.Owner, Revision: revision}
 	p := proposal{node: n, session: n.session, owner: t.Owner}
 	for _, part := range t.Participants {
@@ -43,43 +37,38 @@ func (s *Sequencer) commit(n *node, raw *placementpb.ToSequencer, t *placementpb
 		}
 	}
 	// An abort of the owner now waits for the decision.
-	s.owners[id] = s.proposed + 1
-	s.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Transaction{Transaction: txn}}, p)
-	last := &s.proposals[len(s.proposals)-1]
+	s.owners[id] = struct{}{}
+	barrier := s.proposals.propose(&placementpb.MetaCommand{Command: &placementpb.MetaCommand_Transaction{Transaction: txn}}, p)
+	last := s.proposals.open()
 	for _, part := range t.Participants {
-		x := s.ledgers.get(part.RangeId)
-		x.barrier = s.proposed
+		x := s.directory.get(part.RangeId)
+		x.outbox.barrier = barrier
 		last.ledgers = append(last.ledgers, x)
-		to := s.nodes[x.reg.node]
-		m := s.to(to)
+		to := s.sessions.get(x.reg.node)
 		if len(part.Effects) == 0 {
-			m.Body = &placementpb.FromSequencer_Unlatch{Unlatch: &placementpb.Unlatch{RangeId: x.id, Owner: t.Owner}}
-			s.say(x, to, m, 0)
+			s.speech.unlatch(x, to, t.Owner)
 			continue
 		}
-		s.mark(x, revision)
+		x.mark(revision)
+		s.changes.touch(x)
 		entry := &placementpb.Decided{
 			RangeId: x.id, Revision: revision,
 			Entry: &placementpb.Decided_Txn{Txn: &placementpb.DecidedTxn{Owner: t.Owner, Effects: part.Effects}},
 		}
 		x.decided = append(x.decided, decided{entry: entry})
 		last.decided = append(last.decided, entry)
-		m.Body = &placementpb.FromSequencer_Decided{Decided: entry}
-		s.say(x, to, m, 0)
+		s.speech.decided(x, to, entry)
 	}
 }
 
 // checkCommit says why a transaction cannot be decided, 0 if it can. Then every
 // leader that gave a latch holds it (I8): it is open under the registration
 // that gave it.
-func (s *Sequencer) checkCommit(n *node, t *placementpb.TxnCommit, id ownerID) placementpb.RefusalReason {
-	if _, ok := n.aborted[id]; ok {
-		return placementpb.RefusalReason_REFUSAL_REASON_ABORTED
-	}
+func (d *directory) checkCommit(t *placementpb.TxnCommit) placementpb.RefusalReason {
 	writes := false
 	seen := make(map[uint64]bool, len(t.Participants))
 	for _, p := range t.Participants {
-		x := s.ledgers.get(p.RangeId)
+		x := d.get(p.RangeId)
 		switch {
 		case x == nil:
 			return placementpb.RefusalReason_REFUSAL_REASON_UNKNOWN_RANGE
@@ -106,21 +95,13 @@ func (s *Sequencer) checkCommit(n *node, t *placementpb.TxnCommit, id ownerID) p
 // refuseCommit refuses a transaction and lets go its latches.
 func (s *Sequencer) refuseCommit(n *node, t *placementpb.TxnCommit, reason placementpb.RefusalReason) {
 	for _, p := range t.Participants {
-		if x := s.ledgers.get(p.RangeId); x != nil && x.open && x.reg.term == p.Term && x.reg.session == p.Session {
-			s.unlatch(x, t.Owner)
+		if x := s.directory.get(p.RangeId); x != nil && x.open && x.reg.term == p.Term && x.reg.session == p.Session {
+			s.speech.unlatch(x, s.sessions.get(x.reg.node), t.Owner)
 		}
 	}
-	m := s.to(n)
+	m := s.speech.to(n)
 	m.Body = &placementpb.FromSequencer_Txn{Txn: &placementpb.TxnResult{Owner: t.Owner, Refused: true, Reason: reason}}
-	s.reply(n, m, 0, 0)
-}
-
-// unlatch tells the range's leader that the owner's latch is over.
-func (s *Sequencer) unlatch(x *ledger, owner *placementpb.TxnID) {
-	n := s.nodes[x.reg.node]
-	m := s.to(n)
-	m.Body = &placementpb.FromSequencer_Unlatch{Unlatch: &placementpb.Unlatch{RangeId: x.id, Owner: owner}}
-	s.say(x, n, m, 0)
+	s.speech.reply(n, m, 0, 0)
 }
 
 // abort makes sure that the owner is never committed, unless it is proposed
@@ -130,30 +111,14 @@ func (s *Sequencer) unlatch(x *ledger, owner *placementpb.TxnID) {
 func (s *Sequencer) abort(n *node, a *placementpb.TxnAbort) {
 	id := owner(a.Owner)
 	if _, proposed := s.owners[id]; !proposed {
-		s.forbid(id)
+		if n := s.sessions.forbid(id); n != nil {
+			s.endSession(n, id.session)
+		}
 	}
 	if a.RangeId == 0 {
 		return
 	}
-	if x := s.ledgers.get(a.RangeId); x != nil && x.open && x.reg.node == n.id && x.reg.session == n.session {
-		s.unlatch(x, a.Owner)
+	if x := s.directory.get(a.RangeId); x != nil && x.open && x.reg.node == n.id && x.reg.session == n.session {
+		s.speech.unlatch(x, s.sessions.get(x.reg.node), a.Owner)
 	}
-}
-
-// forbid remembers an aborted owner as long as its session can still commit.
-func (s *Sequencer) forbid(id ownerID) {
-	if id.node == 0 {
-		return
-	}
-	// The node may have no session in this term yet.
-	c := s.node(id.node)
-	if id.session < c.session || id.session == c.session && c.ended {
-		return
-	}
-	if len(c.aborted) >= s.cfg.MaxAborted {
-		// End the session instead: that forbids all its owners.
-		s.endSession(c, id.session)
-		return
-	}
-	c.aborted[id] = struct{}{}
 }
