@@ -27,27 +27,26 @@ type answer struct {
 // match finds the entries of an outcome that the leader has proposed. It is called
 // when the outcome is staged, before anything else can end the leadership. An error
 // is a fault: the log has, under a proposal's number, what was not proposed.
-func (r *Replica) match(entries []appliedEntry) (answers, error) {
-	l := &r.lead
+func (p *proposals) match(entries []appliedEntry) (answers, error) {
 	var a answers
-	own := l.inflight.all()[l.applied:]
+	own := p.inflight.all()[p.applied:]
 	for i := range entries {
 		e := &entries[i]
-		if e.term != l.term || len(own) == 0 {
+		if e.term != p.term || len(own) == 0 {
 			continue // of an earlier leader
 		}
-		p := own[0]
+		mine := own[0]
 		own = own[1:]
-		if p.seq != e.seq {
-			panic(fmt.Sprintf("replica: %s: proposal %d applied, %d is next", r, e.seq, p.seq))
+		if mine.seq != e.seq {
+			panic(fmt.Sprintf("replica: range %d: proposal %d applied, %d is next", p.desc.RangeId, e.seq, mine.seq))
 		}
-		if e.refusedWhole == "" && e.commands != len(p.items) {
-			return a, fmt.Errorf("%w: proposal %d has %d commands in the log, %d were proposed", ErrCorrupt, p.seq, e.commands, len(p.items))
+		if e.refusedWhole == "" && e.commands != len(mine.items) {
+			return a, fmt.Errorf("%w: proposal %d has %d commands in the log, %d were proposed", ErrCorrupt, mine.seq, e.commands, len(mine.items))
 		}
-		a.term = l.term
+		a.term = p.term
 		a.finished++
-		l.applied++
-		a.add(p, e)
+		p.applied++
+		a.add(mine, e)
 	}
 	return a, nil
 }
@@ -76,32 +75,25 @@ func (a *answers) add(p *proposal, e *appliedEntry) {
 }
 
 // say says the answers, now that what they tell is visible.
-func (r *Replica) say(a *answers) {
-	l := &r.lead
+func (l *leader) say(a *answers) {
 	if l.term != 0 && l.term == a.term {
-		for range a.finished {
-			p := l.inflight.pop()
-			l.applied--
-			l.inflightBytes -= p.bytes
-			l.visibleProposal = p.seq
-		}
-		r.overlay.Applied(r.applier.visible.resolved)
+		l.proposals.finish(a.finished, l.state.visibleState().resolved)
 		for _, metaIndex := range a.reports {
-			r.report(metaIndex)
+			l.reg.report(metaIndex)
 		}
 		if a.refused {
 			// The leader throws away what it evaluated on top of it and registers anew,
 			// which resolves the revision.
-			r.dropStaged()
-			r.distrust("a command was refused at apply")
+			l.dropStaged()
+			l.distrust("a command was refused at apply")
 		}
 	}
 	for i := range a.writes {
 		w := &a.writes[i]
 		if w.err != nil {
-			r.finish(w.request, WriteResult{Err: w.err})
+			l.requests.finish(w.request, WriteResult{Err: w.err})
 			continue
 		}
-		r.finish(w.request, WriteResult{Result: w.request.result, Revision: w.revision})
+		l.requests.finish(w.request, WriteResult{Result: w.request.result, Revision: w.revision})
 	}
 }

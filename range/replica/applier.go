@@ -130,6 +130,12 @@ type decodedCommand struct {
 // AppliedState implements raftgroup.Machine.
 func (a *applier) AppliedState(dst []byte) []byte { return appendRangeState(dst, a.staged.resolved) }
 
+// stagedState implements rangeState.
+func (a *applier) stagedState() appliedState { return a.staged }
+
+// visibleState implements rangeState.
+func (a *applier) visibleState() appliedState { return a.visible }
+
 // takeOutcome returns what the entries since the last call did. It counts as visible
 // when committed is called with it.
 func (a *applier) takeOutcome() outcome {

@@ -70,6 +70,10 @@ func (e *RangeError) Error() string {
 	return fmt.Sprintf("replica: range %d: error %d", e.RangeID, e.Kind)
 }
 
+func staleEpoch(rangeID uint64, desc *rangepb.RangeDescriptor) error {
+	return &RangeError{Kind: StaleEpoch, RangeID: rangeID, Descriptor: desc}
+}
+
 // NotApplied reports whether err proves that nothing of the request was
 // applied and never will be: only then may it be asked again.
 func NotApplied(err error) bool {

@@ -1,7 +1,7 @@
 package replica
 
 // EarlyForTesting is the number of requests held for a newer epoch.
-func (r *Replica) EarlyForTesting() int { return len(r.early) }
+func (r *Replica) EarlyForTesting() int { return len(r.leader.requests.early) }
 
 // StatesForTesting is the number of ranges of which Readers holds something.
 func (r *Readers) StatesForTesting() int {

@@ -14,108 +14,24 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
-	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/raftgroup"
 	"github.com/hawser-kv/hawser/range/raftlog"
 )
 
-// SequencerLink is the node's end of the conversation with S.
-type SequencerLink interface {
-	// Send takes a message whose Body and Session are set; the link fills in the
-	// rest and drops it if that session is over. It must not block. Answers come
-	// through the inbox.
-	Send(*placementpb.ToSequencer)
-	// Session returns the epoch e of the sequencer that the node listens to and
-	// the node's session with it. ok is false while there is none. Neither ever
-	// goes back.
-	Session() (epoch, session uint64, ok bool)
-}
-
-// EventSink is told what became visible, in the order of revisions: everything
-// of the range at or below resolved that was not in earlier calls. It must not
-// block, and must not change the events.
-type EventSink interface {
-	Applied(rangeID uint64, resolved int64, events []mvcc.Event)
-}
-
-// Round is what a replica needs of a round of the store (store.Round).
-type Round interface {
-	NeedSync()
-	OnCommitted(fn func())
-	OnDurable(fn func())
-	Send(msgs []*raftpb.Message)
-	CanPropose() bool
-	LowSpace() bool
-	Again()
-	Unload()
-	Fail(err error)
-	FailStore(err error)
-}
-
-// Config says what a replica works with. All fields without a default are
-// required.
-type Config struct {
-	RangeID uint64
-	NodeID  uint64
-	DB      *pebble.DB
-	MVCC    *mvcc.Store
-	Readers *Readers
-	Link    SequencerLink
-	// Events may be nil.
-	Events EventSink
-	// Began is called, on the worker, when a split has begun a replica here and
-	// its rows are visible. May be nil.
-	Began func(*rangepb.RangeDescriptor)
-	// Logger may be nil.
-	Logger *zap.Logger
-	Limits Limits
-	// ElectionTicks, HeartbeatTicks and Seed are the Raft group's; zero: its
-	// defaults.
-	ElectionTicks, HeartbeatTicks int
-	Seed                          uint64
-}
-
-// Replica is one replica of a range. The shard's worker owns it.
+// Replica is one replica of a range. It connects its parts: the Raft group, the applier,
+// which is the group's state machine, the leader, which proposes to it, and the readers, who
+// see what is applied. The shard's worker owns it.
 type Replica struct {
-	cfg    Config
-	limits Limits
-	log    *zap.Logger
-	group  *raftgroup.Group
-	raft   *raftgroup.Driver
-	read   *readState
-	latest mvcc.View
-
+	cfg     Config
+	log     *zap.Logger
+	group   *raftgroup.Group
+	raft    *raftgroup.Driver
 	applier *applier
-	// live holds the requests that are not answered, and the latches given.
-	live      requestList
-	conflicts conflicts
-	// free requests wait for nobody in front of them, in the order in which they
-	// became free.
-	free fifo[*request]
-	// early requests name an epoch that the log has not reached.
-	early []*request
-	// settling latches wait for what is in the log to be applied.
-	settling fifo[*request]
-	// latches are those in live, given or not.
-	latches map[ownerID]*request
-
-	lead    leadership
-	overlay *mvcc.Overlay
-	// budget is that of the evaluation under way, kept for its memory.
-	budget mvcc.Budget
-	// needed: something waits for the range to have a leader that is registered.
-	needed bool
-	// asleep: the sequencer has put the range to sleep (R10).
-	asleep bool
-
-	tick       uint64
-	campaignAt uint64 // tick before which no new election is started
-	lowSpace   bool   // as of the last Flush
-	flushes    uint64 // so far
-	buffer     []byte // for the next entry
-	failed     error
+	leader  *leader
+	read    *readState
+	failed  error
 }
 
 // New starts the replica of a range from its rows. Errors: ErrNoReplica;
@@ -143,15 +59,10 @@ func New(cfg Config) (*Replica, error) {
 		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
 	}
 	r := &Replica{
-		cfg:     cfg,
-		limits:  cfg.Limits,
-		log:     cfg.Logger.With(zap.Uint64("range", cfg.RangeID), zap.Uint64("replica", id)),
-		read:    read,
-		latest:  cfg.MVCC.Latest(),
-		latches: make(map[ownerID]*request),
-		overlay: mvcc.NewOverlay(),
+		cfg:  cfg,
+		log:  cfg.Logger.With(zap.Uint64("range", cfg.RangeID), zap.Uint64("replica", id)),
+		read: read,
 	}
-	r.conflicts = newConflicts(func(t *ticket) { r.free.push(t.owner) })
 	_, term := raftLog.Applied()
 	r.applier = newApplier(&cfg, r.log, saved, term)
 	if err := r.applier.ensureBoundaries(saved.Descriptor); err != nil {
@@ -166,53 +77,56 @@ func New(cfg Config) (*Replica, error) {
 		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
 	}
 	r.raft = raftgroup.NewDriver(r.group)
+	r.leader = newLeader(&r.cfg, r.log, r.group, r.applier)
 	return r, nil
 }
 
 // String says which range, what it has applied and whether it leads.
-func (r *Replica) String() string {
-	return fmt.Sprintf("%s %s", r.applier, &r.lead)
-}
+func (r *Replica) String() string { return r.leader.String() }
 
 // Handle takes one item of the inbox: *Write, *Latch, *Unlatch, Nudge, Wake, Damage,
 // SessionChanged, *AskStatus, *placementpb.FromSequencer or *raftpb.Message.
 func (r *Replica) Handle(ev any) {
+	if r.failed != nil {
+		r.refuse(ev)
+		return
+	}
 	switch ev := ev.(type) {
 	case *Write:
-		r.handleWrite(ev)
+		r.leader.handleWrite(ev)
 	case *Latch:
-		r.handleLatch(ev)
+		r.leader.handleLatch(ev)
 	case *Unlatch:
-		r.handleUnlatch(ev)
+		r.leader.handleUnlatch(ev)
 	case Nudge:
-		r.handleNudge()
+		r.leader.handleNudge()
 	case Wake:
-		if r.failed == nil {
-			r.need()
-		}
+		r.leader.need()
 	case Damage:
 		r.fail(fmt.Errorf("%w: found by a reader: %w", ErrCorrupt, ev.Err))
 	case SessionChanged: // Flush looks at the session
 	case *AskStatus:
-		ev.Done(r.Status(), r.failed)
+		ev.Done(r.Status(), nil)
 	case *placementpb.FromSequencer:
-		r.handleSequencer(ev)
+		r.leader.handleSequencer(ev)
 	case *raftpb.Message:
-		r.handleRaft(ev)
+		r.leader.sleep.wake() // another replica has woken the group
+		if err := r.group.Step(ev); err != nil {
+			r.log.Debug("raft message dropped", zap.Error(err))
+		}
 	default:
 		panic(fmt.Sprintf("replica: range %d: inbox item %T", r.cfg.RangeID, ev))
 	}
+	r.lookAtFault()
 }
 
-func (r *Replica) handleRaft(m *raftpb.Message) {
-	if r.failed != nil {
-		return
-	}
-	if r.asleep {
-		r.wake() // another replica has woken the group
-	}
-	if err := r.group.Step(m); err != nil {
-		r.log.Debug("raft message dropped", zap.Error(err))
+// refuse answers for a replica that has stopped.
+func (r *Replica) refuse(ev any) {
+	switch ev := ev.(type) {
+	case *AskStatus:
+		ev.Done(r.Status(), r.failed)
+	case interface{ Refuse(error) }:
+		ev.Refuse(r.failed)
 	}
 }
 
@@ -222,29 +136,20 @@ func (r *Replica) Flush(b *pebble.Batch, round Round) {
 	if err := r.raft.Begin(round); err != nil {
 		r.fail(err)
 	}
+	if r.failed == nil {
+		r.leader.beforeRaft(round)
+		r.advance(b, round)
+		r.lookAtFault()
+	}
+	if r.failed == nil {
+		r.leader.afterRaft(b, round)
+		r.lookAtFault()
+	}
 	if r.failed != nil {
 		round.Fail(r.failed)
 		return
 	}
-	r.lowSpace = round.LowSpace()
-	r.flushes++
-	r.lookAtLeadership()
-	if r.mayGather() {
-		round.Again()
-	} else {
-		r.propose(round)
-	}
-	r.lookAtSession()
-	r.evaluate(round)
-	r.advance(b, round)
-	if r.failed != nil {
-		round.Fail(r.failed)
-		return
-	}
-	r.lookAtLeadership()
-	r.giveLatches()
-	r.maybeDeactivate(b, round)
-	if r.asleep {
+	if r.leader.sleep.asleep {
 		round.Unload()
 	}
 }
@@ -269,7 +174,7 @@ func (r *Replica) advance(b *pebble.Batch, round Round) {
 	if o.needSync {
 		round.NeedSync()
 	}
-	a, err := r.match(o.entries)
+	a, err := r.leader.proposals.match(o.entries)
 	if err != nil {
 		r.fail(err)
 		return
@@ -304,13 +209,20 @@ func (r *Replica) committed(o *outcome, a *answers) {
 			r.cfg.Began(y.Descriptor)
 		}
 	}
-	r.say(a)
+	r.leader.say(a)
 }
 
 // damaged tells a fault of this replica's data, after which others go on, from
 // one of the engine.
 func damaged(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, raftlog.ErrCorrupt)
+}
+
+// lookAtFault stops the replica if the leader has found what must stop it.
+func (r *Replica) lookAtFault() {
+	if err := r.leader.fault; err != nil {
+		r.fail(err)
+	}
 }
 
 // fail stops the replica: it serves nothing any more. The store closes it.
@@ -328,18 +240,15 @@ func (r *Replica) Tick() {
 	if r.failed != nil {
 		return
 	}
-	r.tick++
 	if err := r.group.Tick(); err != nil {
 		r.fail(err)
 		return
 	}
-	r.expire()
-	r.askAboutSilent()
-	r.lead.idleTicks++
+	r.leader.timePassed()
 }
 
 // WantsTicks reports that time matters to the replica: it is awake.
-func (r *Replica) WantsTicks() bool { return !r.asleep && r.failed == nil }
+func (r *Replica) WantsTicks() bool { return !r.leader.sleep.asleep && r.failed == nil }
 
 // Close answers everything that the replica holds: with err, or with
 // ErrUnknownFate what is proposed. err nil: it was put to sleep and holds
@@ -351,14 +260,7 @@ func (r *Replica) Close(err error) {
 	if r.failed == nil {
 		r.failed = err
 	}
-	for r.live.first != nil {
-		q := r.live.first
-		if q.stage == stageProposed {
-			r.finish(q, WriteResult{Err: fmt.Errorf("%w: %w", ErrUnknownFate, err)})
-			continue
-		}
-		r.refuse(q, err)
-	}
+	r.leader.requests.close(err)
 }
 
 // Status is what operators want to know of a replica.
@@ -373,24 +275,10 @@ type Status struct {
 
 // Status returns a copy of the replica's status. For the worker.
 func (r *Replica) Status() Status {
-	latches := 0
-	// In any order: they are counted.
-	for _, q := range r.latches {
-		if q.stage == stageLatched {
-			latches++
-		}
-	}
+	q := r.leader.requests
+	visible := r.applier.visible
 	return Status{
-		Descriptor: r.applier.visible.desc, Resolved: r.applier.visible.resolved, Raft: r.group.Status(),
-		Queued: r.live.count, Latches: latches, Registered: r.lead.reg.phase == regOpen,
+		Descriptor: visible.desc, Resolved: visible.resolved, Raft: r.group.Status(),
+		Queued: q.live.count, Latches: q.givenLatches(), Registered: r.leader.reg.phase == regOpen,
 	}
 }
-
-// AskStatus asks a replica for its status. It is an inbox item.
-type AskStatus struct {
-	// Done is called once, with the store's error if there is no replica.
-	Done func(Status, error)
-}
-
-// Refuse answers when no replica can.
-func (a *AskStatus) Refuse(err error) { a.Done(Status{}, err) }

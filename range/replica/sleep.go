@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-kv/hawser/proto/placementpb"
 )
 
-// A range without writes goes to sleep (R10):
+// sleep is how idle a range is. A range without writes goes to sleep (R10):
 //
 //	registered ──idle──► applied state on disk ──► Deactivate sent ──accepted──► asleep, unloaded
 //	    ▲                                               │
@@ -18,63 +18,69 @@ import (
 // range has resolved everything that was ever assigned to it, and a registration
 // after it waits for its fate. A write that comes meanwhile waits for the answer
 // and registers again.
+type sleep struct {
+	// asleep: the sequencer has put the range to sleep.
+	asleep       bool
+	idleTicks    int
+	deactivating bool
+	// durableAt is the applied index that is known to be on disk because a sync
+	// was asked for it before going to sleep.
+	durableAt uint64
+}
+
+// wake ends the sleep of a replica that is still loaded.
+func (s *sleep) wake() {
+	if s.asleep {
+		s.asleep = false
+		s.idleTicks = 0
+	}
+}
 
 // maybeDeactivate asks S to put an idle range to sleep.
-func (r *Replica) maybeDeactivate(b *pebble.Batch, round Round) {
-	l := &r.lead
-	if l.reg.phase != regOpen || l.deactivating || l.idleTicks < r.limits.IdleTicks ||
-		r.live.count != 0 || l.queue.len() != 0 || l.inflight.len() != 0 || l.building != nil || len(l.full) != 0 ||
-		r.applier.visible.resolved != l.logRevision || !r.group.SoleVoter() {
+func (l *leader) maybeDeactivate(b *pebble.Batch, round Round) {
+	if l.reg.phase != regOpen || l.sleep.deactivating || l.sleep.idleTicks < l.limits.IdleTicks ||
+		l.requests.live.count != 0 || l.grants.queue.len() != 0 || !l.proposals.none() ||
+		l.state.visibleState().resolved != l.proposals.revision || !l.group.SoleVoter() {
 		// A range with several voters stays awake: nothing tells its followers
 		// to sleep yet.
 		return
 	}
 	// A replica that restarts asleep serves reads from what is on disk.
-	applied, _ := r.group.Applied()
-	if r.group.DurableApplied() < applied && l.durableAt < applied {
+	applied, _ := l.group.Applied()
+	if l.group.DurableApplied() < applied && l.sleep.durableAt < applied {
 		// An empty record: the sync covers every batch before it.
 		if err := b.LogData(nil, nil); err != nil {
-			round.FailStore(fmt.Errorf("replica of range %d: %w", r.cfg.RangeID, err))
+			round.FailStore(fmt.Errorf("replica of range %d: %w", l.rangeID, err))
 			return
 		}
 		round.NeedSync()
 		term := l.term
 		round.OnDurable(func() {
-			if r.lead.term == term {
-				r.lead.durableAt = max(r.lead.durableAt, applied)
+			if l.term == term {
+				l.sleep.durableAt = max(l.sleep.durableAt, applied)
 			}
 		})
 		return
 	}
-	l.deactivating = true
-	r.send(&placementpb.ToSequencer{Body: &placementpb.ToSequencer_Deactivate{Deactivate: &placementpb.Deactivate{
-		RangeId: r.cfg.RangeID, Term: l.term, Resolved: l.logRevision}}})
+	l.sleep.deactivating = true
+	l.reg.deactivate(l.proposals.revision)
 }
 
 // handleDeactivated is S's word on the fate of a deactivation.
-func (r *Replica) handleDeactivated(m *placementpb.Deactivated) {
-	l := &r.lead
-	if !l.deactivating || m.Term != l.term {
+func (l *leader) handleDeactivated(m *placementpb.Deactivated) {
+	if !l.sleep.deactivating || m.Term != l.term {
 		return
 	}
-	l.deactivating = false
-	l.idleTicks = 0
+	l.sleep.deactivating = false
+	l.sleep.idleTicks = 0
 	if m.Refused {
 		return
 	}
 	// Closed: whoever wants to write registers again.
-	r.dropRegistration()
-	if r.live.count == 0 {
-		r.asleep = true
-		r.needed = false
-		r.log.Debug("asleep")
-	}
-}
-
-// wake ends the sleep of a replica that is still loaded.
-func (r *Replica) wake() {
-	if r.asleep {
-		r.asleep = false
-		r.lead.idleTicks = 0
+	l.dropRegistration()
+	if l.requests.live.count == 0 {
+		l.sleep.asleep = true
+		l.election.needed = false
+		l.log.Debug("asleep")
 	}
 }

@@ -1,5 +1,71 @@
 package replica
 
+import (
+	"github.com/cockroachdb/pebble/v2"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
+
+// Config says what a replica works with. All fields without a default are
+// required.
+type Config struct {
+	RangeID uint64
+	NodeID  uint64
+	DB      *pebble.DB
+	MVCC    *mvcc.Store
+	Readers *Readers
+	Link    SequencerLink
+	// Events may be nil.
+	Events EventSink
+	// Began is called, on the worker, when a split has begun a replica here and
+	// its rows are visible. May be nil.
+	Began func(*rangepb.RangeDescriptor)
+	// Logger may be nil.
+	Logger *zap.Logger
+	Limits Limits
+	// ElectionTicks, HeartbeatTicks and Seed are the Raft group's; zero: its
+	// defaults.
+	ElectionTicks, HeartbeatTicks int
+	Seed                          uint64
+}
+
+// SequencerLink is the node's end of the conversation with S.
+type SequencerLink interface {
+	// Send takes a message whose Body and Session are set; the link fills in the
+	// rest and drops it if that session is over. It must not block. Answers come
+	// through the inbox.
+	Send(*placementpb.ToSequencer)
+	// Session returns the epoch e of the sequencer that the node listens to and
+	// the node's session with it. ok is false while there is none. Neither ever
+	// goes back.
+	Session() (epoch, session uint64, ok bool)
+}
+
+// EventSink is told what became visible, in the order of revisions: everything
+// of the range at or below resolved that was not in earlier calls. It must not
+// block, and must not change the events.
+type EventSink interface {
+	Applied(rangeID uint64, resolved int64, events []mvcc.Event)
+}
+
+// Round is what a replica needs of a round of the store (store.Round).
+type Round interface {
+	NeedSync()
+	OnCommitted(fn func())
+	OnDurable(fn func())
+	Send(msgs []*raftpb.Message)
+	CanPropose() bool
+	LowSpace() bool
+	Again()
+	Unload()
+	Fail(err error)
+	FailStore(err error)
+}
+
 // Limits bound what a replica holds. Zero fields mean the defaults.
 type Limits struct {
 	// MaxQueued is how many writes and latches may wait or be on their way at
