@@ -274,8 +274,10 @@ func (w *world) round() error {
 	return nil
 }
 
-// interleave has, now and then, another worker do a round between what a shard has
-// staged and its commit, as workers on several cores do.
+// interleave has, now and then, others act between what a shard has staged and its
+// commit, as on several cores: another worker does a round, the materialiser or the
+// compactor a step, and the disk takes what was committed so far, so that a crash leaves
+// just that.
 func (w *world) interleave(shard int) error {
 	n := w.node
 	n.committing[shard] = true
@@ -285,6 +287,19 @@ func (w *world) interleave(shard int) error {
 			return err
 		}
 		w.stats.Interleaved++
+	}
+	if w.rng.IntN(4) == 0 {
+		if err := w.materialise(); err != nil {
+			return err
+		}
+	}
+	if w.rng.IntN(8) == 0 {
+		if _, err := n.core.Compactor.Step(); err != nil {
+			return err
+		}
+	}
+	if w.rng.IntN(8) == 0 {
+		return n.core.Store.SyncLog()
 	}
 	return nil
 }
