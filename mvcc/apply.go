@@ -56,6 +56,7 @@ func (s *Store) Apply(b *pebble.Batch, rev int64, effs []Effect) error {
 			return fmt.Errorf("mvcc: stage event of %q at %d: %w", e.Key, rev, err)
 		}
 		if e.Lease != e.OldLease {
+			s.pending.attaching(rev, e)
 			if err := stageLease(b, e); err != nil {
 				return fmt.Errorf("mvcc: stage lease of %q at %d: %w", e.Key, rev, err)
 			}

@@ -44,6 +44,8 @@ type pendings struct {
 
 	mu   sync.Mutex // held by who changes the list
 	step sync.Mutex // held by a step: one at a time
+
+	leases pendingLeases
 }
 
 type pendingList []pendingDeletion
@@ -343,26 +345,28 @@ func (s *Store) MaterialiseStep(maxKeys int) (done bool, err error) {
 	b := s.db.NewBatch()
 	defer func() { err = errors.Join(err, b.Close()) }()
 	m := materialising{s: s, b: b, p: p}
-	if err := m.write(maxKeys); err != nil {
+	if err := m.stage(maxKeys); err != nil {
 		return false, fmt.Errorf("mvcc: write out the deletion at %d: %w", p.rev, err)
 	}
-	if m.done {
-		err = b.Delete(p.key(), nil)
-	} else {
-		err = b.Set(p.key(), m.p.value(), nil)
-	}
-	if err != nil {
-		return false, err
-	}
-	if err := b.Commit(pebble.NoSync); err != nil {
+	return m.commit()
+}
+
+// commit makes the step seen.
+func (m *materialising) commit() (done bool, err error) {
+	s := m.s
+	if err := s.pending.leases.commit(m.b, m.leases); err != nil {
 		return false, err
 	}
 	// The recent versions before the list: until it shrinks they do not matter.
 	for _, k := range m.keys {
-		s.recent.supersede(k.key, p.rev, k.sub)
+		s.recent.supersede(k.key, m.p.rev, k.sub)
 	}
 	s.pending.set(m.p, !m.done)
-	return s.pending.list.Load() == nil, nil
+	if s.pending.list.Load() != nil {
+		return false, nil
+	}
+	s.pending.leases.clear()
+	return true, nil
 }
 
 // materialising is one step.
@@ -371,12 +375,25 @@ type materialising struct {
 	b    *pebble.Batch
 	p    pendingDeletion
 	keys []materialised
-	done bool // nothing of the span is left
+	// leases are the rows of the lease index that are to go.
+	leases [][]byte
+	done   bool // nothing of the span is left
 }
 
 type materialised struct {
 	key []byte
 	sub uint32
+}
+
+// stage stages the step but what becomes of the lease index.
+func (m *materialising) stage(maxKeys int) error {
+	if err := m.write(maxKeys); err != nil {
+		return err
+	}
+	if m.done {
+		return m.b.Delete(m.p.key(), nil)
+	}
+	return m.b.Set(m.p.key(), m.p.value(), nil)
 }
 
 // write stages the rows of the next keys, and moves the deletion behind them.
@@ -460,5 +477,6 @@ func (m *materialising) leave(e *Effect) error {
 	if v.lease == e.OldLease {
 		return nil
 	}
-	return m.b.Delete(appendLeaseKey(nil, e.OldLease, e.Key), nil)
+	m.leases = append(m.leases, appendLeaseKey(nil, e.OldLease, e.Key))
+	return nil
 }
