@@ -84,6 +84,9 @@ type Core struct {
 	// metaMember is the meta group's, for the store to load.
 	metaMember *metaMember
 	measures   *measures // nil: nothing is measured
+	// hashAwaits is the newest revision whose hash was asked for while a deletion at or
+	// below it was pending.
+	hashAwaits atomic.Int64
 	// damage is what was found damaged.
 	damage *damage
 
@@ -272,6 +275,9 @@ func (c *Core) wire() (err error) {
 		if c.Compactor.Waiting() {
 			c.Compactor.Kick()
 		}
+	}
+	mc.Awaited = func() bool {
+		return c.Compactor.Awaited() || c.hashAwaits.Load() >= c.MVCC.PendingFrom() || c.Watch.AwaitsHistory()
 	}
 	c.Materialiser = materialiser.New(mc)
 

@@ -88,6 +88,9 @@ func (r ranges) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvc
 	}
 	for _, p := range pieces {
 		if err := r.c.MVCC.HashVersions(p.Start, p.End, rev, compacted, h); err != nil {
+			if errors.Is(err, mvcc.ErrPending) {
+				r.c.hashAwaits.Store(max(rev, r.c.hashAwaits.Load())) // a lost race asks again
+			}
 			return viewError(pieces, guard{r.c, pieces}.check(p.Start, err))
 		}
 	}

@@ -197,6 +197,10 @@ func (h *Hub) NextTask() (*Task, bool) {
 		}
 		if w.pos >= w.ride.upTo {
 			h.park(w)
+			if w.ride.upTo < h.complete(w.group) {
+				w.heldBack = true
+				h.heldBack++
+			}
 			return false
 		}
 		switch {

@@ -85,6 +85,7 @@ func (h *Hub) leave(w *watcher) {
 		g.synced = g.synced.without(w)
 	case w.parked:
 		w.parked, g.parked = false, g.parked.without(w)
+		h.letGo(w)
 	}
 	w.group = nil
 	if g.members--; g.members > 0 {
@@ -169,6 +170,7 @@ func (h *Hub) dispatch(g *group) {
 func (h *Hub) unpark(g *group) {
 	for _, w := range g.parked {
 		w.parked = false
+		h.letGo(w)
 		h.tasks = append(h.tasks, w)
 	}
 	clear(g.parked)
@@ -206,6 +208,14 @@ func (h *Hub) park(w *watcher) {
 	w.parked = true
 	w.group.parked = w.group.parked.with(w)
 	h.block(w.group)
+}
+
+// letGo says that a watcher is parked no longer.
+func (h *Hub) letGo(w *watcher) {
+	if w.heldBack {
+		w.heldBack = false
+		h.heldBack--
+	}
 }
 
 // block has a group wait for what keeps its next event, or its parked watchers, back.

@@ -63,6 +63,8 @@ type Hub struct {
 	emissions uint64
 	watchers  int
 	slow      int
+	// heldBack counts the watchers that wait for the events of a deletion of a span.
+	heldBack int
 	// queued is the sum of the streams' bytes.
 	queued int
 	// eventsComplete is Config.EventsComplete.
@@ -184,6 +186,9 @@ func (h *Hub) drain() {
 
 // Watchers returns the number of watchers, and of those that are behind.
 func (h *Hub) Watchers() (all, behind int) { return h.watchers, h.slow }
+
+// AwaitsHistory says whether a watcher waits for HistoryGrew.
+func (h *Hub) AwaitsHistory() bool { return h.heldBack > 0 }
 
 // Buffered returns the number of bytes held for watchers: of events, and of the
 // places they have in groups.

@@ -136,6 +136,13 @@ func (s *Service) HistoryGrew() {
 	s.wakeReadersLocked()
 }
 
+// AwaitsHistory says whether a watcher waits for EventsComplete to grow.
+func (s *Service) AwaitsHistory() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hub.AwaitsHistory()
+}
+
 func (s *Service) wake() {
 	select {
 	case s.kick <- struct{}{}:

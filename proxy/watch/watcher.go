@@ -38,6 +38,8 @@ type watcher struct {
 	// place among those of its group that are synced, or that are parked.
 	place  int
 	parked bool
+	// heldBack: it is parked for the events of a deletion of a span.
+	heldBack bool
 	// sent since the last progress interval.
 	sent bool
 	// batch collects the events of the dispatch under way.

@@ -216,7 +216,8 @@ func (c *Compactor) finish(revision int64, err error) {
 	}
 }
 
-func (c *Compactor) awaited() bool {
+// Awaited says whether somebody waits for what a compaction removes (WhenRemoved).
+func (c *Compactor) Awaited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.mu.waiters) > 0
@@ -232,7 +233,7 @@ func (c *Compactor) pause(took, left time.Duration) time.Duration {
 		return 0
 	}
 	pause := max(c.cfg.Pause, 2*took)
-	if c.awaited() || c.cfg.Hurry != nil && c.cfg.Hurry() {
+	if c.Awaited() || c.cfg.Hurry != nil && c.cfg.Hurry() {
 		return pause
 	}
 	steps := c.cfg.Store.Backlog()/int64(c.cfg.BatchLimit) + 1

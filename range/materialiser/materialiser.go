@@ -34,8 +34,11 @@ type Config struct {
 	// Pause is the least between two steps: as long as the step took, if that is
 	// more, which leaves the others half of a core at least. Default 1 ms, negative
 	// for none at all.
-	Pause  time.Duration
-	Logger *zap.Logger
+	Pause time.Duration
+	// Awaited says that somebody waits for what is pending: then a pause is a quarter of
+	// the step before it. May be nil.
+	Awaited func() bool
+	Logger  *zap.Logger
 }
 
 // Materialiser is a state machine in small steps. Start drives it with a goroutine;
@@ -95,6 +98,17 @@ func (m *Materialiser) Step() (more bool, err error) {
 	return !done, nil
 }
 
+// pause is how long to rest after a step that took so long.
+func (m *Materialiser) pause(took time.Duration) time.Duration {
+	switch {
+	case m.cfg.Pause < 0:
+		return 0
+	case m.cfg.Awaited != nil && m.cfg.Awaited():
+		return took / 4
+	}
+	return max(m.cfg.Pause, took)
+}
+
 // Start drives the materialiser with a goroutine until Stop. failed is called with a
 // fault of the engine.
 func (m *Materialiser) Start(failed func(error)) {
@@ -119,12 +133,11 @@ func (m *Materialiser) Start(failed func(error)) {
 				if !more {
 					break
 				}
-				if m.cfg.Pause < 0 {
-					continue
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(max(m.cfg.Pause, time.Since(began))):
+				if pause := m.pause(time.Since(began)); pause > 0 {
+					select {
+					case <-ctx.Done():
+					case <-time.After(pause):
+					}
 				}
 			}
 		}

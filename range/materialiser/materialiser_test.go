@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 	"testing"
+	"time"
 )
 
 // store has the numbers of keys that deletions at revisions have left.
@@ -83,5 +84,28 @@ func TestAFaultEndsIt(t *testing.T) {
 	m.Stop()
 	if more, err := m.Step(); more || err != nil || s.steps != 1 {
 		t.Errorf("a step after the fault: %v, %v, %d steps", more, err, s.steps)
+	}
+}
+
+// While somebody waits the pauses are short; else the others have half of a core at
+// least.
+func TestPauses(t *testing.T) {
+	awaited := false
+	m := New(Config{Store: &store{}, Pause: 4 * time.Millisecond, Awaited: func() bool { return awaited }})
+	for _, c := range []struct {
+		awaited    bool
+		took, want time.Duration
+	}{
+		{false, time.Millisecond, 4 * time.Millisecond},
+		{false, 8 * time.Millisecond, 8 * time.Millisecond},
+		{true, 8 * time.Millisecond, 2 * time.Millisecond},
+	} {
+		awaited = c.awaited
+		if got := m.pause(c.took); got != c.want {
+			t.Errorf("awaited %t: a pause of %s after %s, want %s", c.awaited, got, c.took, c.want)
+		}
+	}
+	if got := New(Config{Store: &store{}, Pause: -1}).pause(time.Second); got != 0 {
+		t.Errorf("a pause of %s where none is wanted", got)
 	}
 }
