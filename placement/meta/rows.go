@@ -9,7 +9,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/range/keys"
 )
 
@@ -30,6 +29,34 @@ const (
 	rangeRow   byte = 'r'
 	decidedRow byte = 'd'
 )
+
+// rowKind is a kind of rows of one part.
+type rowKind struct {
+	// kind is the byte after the prefix, one for all parts; ids, at most two,
+	// follow it.
+	kind byte
+	ids  int
+	// load takes one row. Errors are those of row.decode and row.corrupt.
+	load func(*row) error
+}
+
+// row is one that is being loaded.
+type row struct {
+	key, value []byte
+	ids        [2]uint64
+}
+
+// decode reads the value, whose key and checksum must fit.
+func (r *row) decode(m proto.Message) error { return decodeRow(r.key, r.value, m) }
+
+func (r *row) corrupt(format string, args ...any) error {
+	return &CorruptError{What: fmt.Sprintf("meta row %x", r.key), Reason: fmt.Sprintf(format, args...)}
+}
+
+// corruptState is the error for rows that contradict each other.
+func corruptState(format string, args ...any) error {
+	return &CorruptError{What: "meta state", Reason: fmt.Sprintf(format, args...)}
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -78,36 +105,18 @@ func decodeRow(key, value []byte, m proto.Message) error {
 // Stage writes the rows that changed into the batch. Call it once after each
 // Apply, before the next.
 func (s *State) Stage(b *pebble.Batch, c Changes) error {
-	set := func(key []byte, m proto.Message) error {
-		v, err := encodeRow(key, m)
+	for _, r := range c.rows {
+		if r.message == nil {
+			if err := b.Delete(r.key, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		v, err := encodeRow(r.key, r.message)
 		if err != nil {
 			return err
 		}
-		return b.Set(key, v, nil)
-	}
-	if c.header {
-		h := &placementpb.MetaHeader{
-			Format: formatVersion, ClusterId: s.ClusterID, Bound: s.Bound,
-			Compacted: s.Compacted, NextRangeId: s.NextRangeID,
-		}
-		if err := set(rowKey(headerRow), h); err != nil {
-			return err
-		}
-	}
-	for _, id := range c.ranges {
-		r := s.ranges[id]
-		row := &placementpb.MetaRange{Desc: r.Desc, Active: r.Active, Mark: r.Mark}
-		if err := set(rowKey(rangeRow, id), row); err != nil {
-			return err
-		}
-	}
-	for _, d := range c.decided {
-		if err := set(rowKey(decidedRow, d.RangeId, d.MetaIndex), d); err != nil {
-			return err
-		}
-	}
-	for _, d := range c.dropped {
-		if err := b.Delete(rowKey(decidedRow, d.RangeId, d.MetaIndex), nil); err != nil {
+		if err := b.Set(r.key, v, nil); err != nil {
 			return err
 		}
 	}
@@ -118,14 +127,22 @@ func (s *State) Stage(b *pebble.Batch, c Changes) error {
 // Bootstrap. Damaged rows, and rows that contradict each other, are a
 // *CorruptError; rows of a newer version a *NewerFormatError.
 func Load(r pebble.Reader) (*State, error) {
+	s := New()
+	if err := s.load(r); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// load reads the rows of all parts into a new state.
+func (s *State) load(r pebble.Reader) error {
 	prefix := keys.Group(keys.MetaGroupID, keys.KindState)
 	upper := slices.Clone(prefix)
 	upper[len(upper)-1]++
 	it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: upper})
 	if err != nil {
-		return nil, fmt.Errorf("meta state: %w", err)
+		return fmt.Errorf("meta state: %w", err)
 	}
-	s := New()
 	rows := 0
 	for ok := it.First(); ok && err == nil; ok = it.Next() {
 		var v []byte
@@ -140,100 +157,25 @@ func Load(r pebble.Reader) (*State, error) {
 	if cerr := it.Close(); err == nil {
 		err = cerr
 	}
-	if err != nil {
-		return nil, err
+	if err != nil || rows == 0 {
+		return err
 	}
-	if rows > 0 {
-		if err := s.check(); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
+	return s.check()
 }
 
+// loadRow gives a row to its part. The key begins with the prefix of the state.
 func (s *State) loadRow(prefixLen int, key, value []byte) error {
-	corrupt := func(format string, args ...any) error {
-		return &CorruptError{What: fmt.Sprintf("meta row %x", key), Reason: fmt.Sprintf(format, args...)}
+	r := &row{key: key, value: value}
+	if len(key) == prefixLen {
+		return r.corrupt("no kind")
 	}
-	kind, ids := key[prefixLen:], []byte(nil)
-	if len(kind) == 0 {
-		return corrupt("no kind")
+	k, ok := s.kinds[key[prefixLen]]
+	ids := key[prefixLen+1:]
+	if !ok || len(ids) != 8*k.ids {
+		return r.corrupt("unknown kind of row")
 	}
-	kind, ids = kind[:1], kind[1:]
-	switch {
-	case kind[0] == headerRow && len(ids) == 0:
-		h := &placementpb.MetaHeader{}
-		if err := decodeRow(key, value, h); err != nil {
-			return err
-		}
-		if h.Format > formatVersion {
-			return &NewerFormatError{What: "meta header", Format: h.Format}
-		}
-		s.ClusterID, s.Bound, s.Compacted, s.NextRangeID = h.ClusterId, h.Bound, h.Compacted, h.NextRangeId
-	case kind[0] == rangeRow && len(ids) == 8:
-		row := &placementpb.MetaRange{}
-		if err := decodeRow(key, value, row); err != nil {
-			return err
-		}
-		id := binary.BigEndian.Uint64(ids)
-		if row.Desc == nil || row.Desc.RangeId != id {
-			return corrupt("descriptor of r%d", row.Desc.GetRangeId())
-		}
-		// Decided rows sort before range rows.
-		if r := s.ranges[id]; r != nil {
-			r.Desc, r.Active, r.Mark = row.Desc, row.Active, row.Mark
-		} else {
-			s.ranges[id] = &Range{Desc: row.Desc, Active: row.Active, Mark: row.Mark}
-		}
-	case kind[0] == decidedRow && len(ids) == 16:
-		d := &placementpb.Decided{}
-		if err := decodeRow(key, value, d); err != nil {
-			return err
-		}
-		id, index := binary.BigEndian.Uint64(ids), binary.BigEndian.Uint64(ids[8:])
-		if d.RangeId != id || d.MetaIndex != index {
-			return corrupt("decided entry %d of r%d", d.MetaIndex, d.RangeId)
-		}
-		r := s.ranges[id]
-		if r == nil {
-			r = &Range{}
-			s.ranges[id] = r
-		}
-		r.Decided = append(r.Decided, d)
-	default:
-		return &CorruptError{What: fmt.Sprintf("meta row %x", key), Reason: "unknown kind of row"}
+	for i := range k.ids {
+		r.ids[i] = binary.BigEndian.Uint64(ids[8*i:])
 	}
-	return nil
-}
-
-// check verifies what every applied state keeps.
-func (s *State) check() error {
-	corrupt := func(format string, args ...any) error {
-		return &CorruptError{What: "meta state", Reason: fmt.Sprintf(format, args...)}
-	}
-	if s.ClusterID == 0 {
-		return corrupt("rows without a header")
-	}
-	if s.Bound < FirstRevision || s.Compacted > s.Bound {
-		return corrupt("bound %d, compacted %d", s.Bound, s.Compacted)
-	}
-	// In any order: only which of several damages is named depends on it.
-	for id, r := range s.ranges {
-		switch {
-		case r.Desc == nil:
-			return corrupt("decided entry of r%d, which has no row", id)
-		case id >= s.NextRangeID:
-			return corrupt("r%d, but ids end at %d", id, s.NextRangeID)
-		case !r.Active && len(r.Decided) > 0:
-			return corrupt("r%d is inactive and has %d decided entries", id, len(r.Decided))
-		case !r.Active && r.Mark > s.Bound:
-			return corrupt("r%d: mark %d over the bound %d", id, r.Mark, s.Bound)
-		}
-	}
-	ranges := s.Ranges()
-	ds := descriptors(ranges)
-	if err := checkTiling(ds); err != nil {
-		return corrupt("directory: %v", err)
-	}
-	return nil
+	return k.load(r)
 }
