@@ -33,7 +33,7 @@ type Config struct {
 	Seed                          uint64
 }
 
-// SequencerLink is the node's end of the conversation with S.
+// SequencerLink is the node's end of the conversation with the sequencer (S).
 type SequencerLink interface {
 	// Send takes a message whose Body and Session are set; the link fills in the
 	// rest and drops it if that session is over. It must not block. Answers come

@@ -62,7 +62,7 @@ func (l *leader) takeSplit(d *placementpb.Decided, s *placementpb.DecidedSplit) 
 				l.requests.refuse(q, staleEpoch(l.rangeID, s.Left))
 			}
 		case stageAsked:
-			// S refuses its grant, which names the old epoch; on keys that stay
+			// The sequencer (S) refuses its grant, which names the old epoch; on keys that stay
 			// the refusal comes from there.
 			if !q.within(s.Left.Start, s.Left.End) {
 				l.requests.refuse(q, staleEpoch(l.rangeID, s.Left))

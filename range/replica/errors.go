@@ -22,7 +22,7 @@ var (
 	// ErrAborted: the owner of the latch gave it back before it was given.
 	ErrAborted = errors.New("replica: the owner of the latch gave it up")
 	// ErrTooWide: the write reads more than may be evaluated on the worker. Its
-	// sender latches the range, evaluates it and commits it through S, as a
+	// sender latches the range, evaluates it and commits it through the sequencer, as a
 	// transaction over ranges (R7).
 	ErrTooWide = errors.New("replica: write is too wide to be evaluated here")
 	// ErrUnknownFate: the write was proposed and the leader lost its place; it

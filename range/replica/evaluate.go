@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-kv/hawser/mvcc"
 )
 
-// evaluate evaluates free writes on the log plus the queue and asks S for
+// evaluate evaluates free writes on the log plus the queue and asks the sequencer for
 // revisions (R4).
 //
 // A write whose keys have an ungranted version is not free (conflicts), so every

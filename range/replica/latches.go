@@ -28,7 +28,7 @@ func (l *leader) handleLatch(latch *Latch) {
 // values which its owner reads are committed.
 func (l *leader) settle(q *request) {
 	if q.latch.Epoch != l.proposals.desc.Epoch {
-		// S would refuse a commit that names another epoch.
+		// The sequencer (S) would refuse a commit that names another epoch.
 		l.requests.refuse(q, staleEpoch(l.rangeID, l.proposals.desc))
 		return
 	}

@@ -14,7 +14,7 @@ import (
 //	    ▲                                               │
 //	    └───────────────── refused ◄────────────────────┘
 //
-// While Deactivate is on its way nothing is evaluated: S accepts it only if the
+// While Deactivate is on its way nothing is evaluated: the sequencer (S) accepts it only if the
 // range has resolved everything that was ever assigned to it, and a registration
 // after it waits for its fate. A write that comes meanwhile waits for the answer
 // and registers again.
