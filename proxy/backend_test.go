@@ -140,11 +140,11 @@ func (b *backend) Unlatch(uint64, *placementpb.TxnID) {}
 
 func (b *backend) Await(_, _ uint64, _ int64, done func(error)) { done(nil) }
 
-func (b *backend) View(rev int64, _ []router.Piece) (router.View, error) {
+func (b *backend) View(rev int64, _ []rangepb.Piece) (router.View, error) {
 	return b.store.Snapshot(rev)
 }
 
-func (b *backend) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvcc.Hasher) error {
+func (b *backend) HashVersions(rev, compacted int64, pieces []rangepb.Piece, h *mvcc.Hasher) error {
 	for _, p := range pieces {
 		if err := b.store.HashVersions(p.Start, p.End, rev, compacted, h); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (b *backend) HashVersions(rev, compacted int64, pieces []router.Piece, h *m
 	return nil
 }
 
-func (b *backend) HalfKey(p router.Piece) ([]byte, error) { return b.store.HalfKey(p.Start, p.End) }
+func (b *backend) HalfKey(p rangepb.Piece) ([]byte, error) { return b.store.HalfKey(p.Start, p.End) }
 
 func (b *backend) PrepareSplit([]byte) {}
 

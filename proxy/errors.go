@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/router"
 	"github.com/hawser-kv/hawser/proxy/watch"
 )
@@ -77,16 +78,16 @@ func toGRPC(err error) error {
 	if errors.As(err, &large) {
 		return responseTooLarge(large.Bytes, large.Max)
 	}
-	var re *router.RangeError
+	var re *rangepb.Error
 	if errors.As(err, &re) {
 		switch re.Kind {
-		case router.Corrupt:
+		case rangepb.Corrupt:
 			return rpctypes.ErrGRPCCorrupt
-		case router.Stopped:
+		case rangepb.Stopped:
 			return rpctypes.ErrGRPCStopped
-		case router.NoSpace:
+		case rangepb.NoSpace:
 			return rpctypes.ErrGRPCNoSpace
-		case router.Busy:
+		case rangepb.Busy:
 			return errTooManyRequests
 		default:
 			return rpctypes.ErrGRPCTimeout

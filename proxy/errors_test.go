@@ -11,13 +11,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/router"
 )
 
 // TestErrorsAreEtcdsOnTheWire holds every error that the layers below give
 // against the code and the text that etcd's clients match on.
 func TestErrorsAreEtcdsOnTheWire(t *testing.T) {
-	kind := func(k router.ErrorKind) error { return &router.RangeError{Kind: k, RangeID: 3} }
+	kind := func(k rangepb.ErrorKind) error { return &rangepb.Error{Kind: k, RangeID: 3} }
 	for _, c := range []struct {
 		err  error
 		code codes.Code
@@ -42,10 +43,10 @@ func TestErrorsAreEtcdsOnTheWire(t *testing.T) {
 		{router.ErrUnknownFate, codes.Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"},
 		{router.ErrCanceled, codes.Canceled, "etcdserver: request canceled"},
 		{router.ErrStopped, codes.Unavailable, "etcdserver: server stopped"},
-		{kind(router.Corrupt), codes.DataLoss, "etcdserver: corrupt cluster"},
-		{kind(router.Stopped), codes.Unavailable, "etcdserver: server stopped"},
-		{kind(router.NoSpace), codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded"},
-		{kind(router.Busy), codes.Unknown, "etcdserver: too many requests"},
+		{kind(rangepb.Corrupt), codes.DataLoss, "etcdserver: corrupt cluster"},
+		{kind(rangepb.Stopped), codes.Unavailable, "etcdserver: server stopped"},
+		{kind(rangepb.NoSpace), codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded"},
+		{kind(rangepb.Busy), codes.Unknown, "etcdserver: too many requests"},
 		{context.Canceled, codes.Canceled, "context canceled"},                          // etcd/E2
 		{context.DeadlineExceeded, codes.DeadlineExceeded, "context deadline exceeded"}, // etcd/E2
 		{errors.New("a bug"), codes.Unknown, "a bug"},                                   // etcd/E4

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // damage is what this process has found damaged: it shows in the CORRUPT alarm, in
@@ -129,7 +129,7 @@ func (c *Core) heldUp(damaged []uint64) error {
 	lagging := c.Frontier.Lagging()
 	for _, id := range damaged {
 		if _, found := slices.BinarySearch(lagging, id); found {
-			return &router.RangeError{Kind: router.Corrupt, RangeID: id, Err: errHeldUp}
+			return &rangepb.Error{Kind: rangepb.Corrupt, RangeID: id, Err: errHeldUp}
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hawser-kv/hawser/proto/adminpb"
 	"github.com/hawser-kv/hawser/proto/placementpb"
-	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
@@ -45,8 +45,8 @@ func TestDamagedRangeHoldsUpACompaction(t *testing.T) {
 	d.Store.Post(1, replica.Damage{Err: pebble.ErrCorruption})
 	d.settle()
 	for _, err := range []error{<-before, d.WaitCompacted(ctx, rev+1)} {
-		var re *router.RangeError
-		if !errors.As(err, &re) || re.Kind != router.Corrupt || re.RangeID != 1 || !errors.Is(err, errHeldUp) {
+		var re *rangepb.Error
+		if !errors.As(err, &re) || re.Kind != rangepb.Corrupt || re.RangeID != 1 || !errors.Is(err, errHeldUp) {
 			t.Errorf("waiting for the removal: %v", err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
-	"github.com/hawser-kv/hawser/proxy/router"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/replica"
 )
@@ -19,7 +19,7 @@ import (
 // range answers that it is corrupt, until the node starts again.
 type guard struct {
 	c      *Core
-	pieces []router.Piece
+	pieces []rangepb.Piece
 }
 
 // check turns the damage of the data at or behind key into the range's error.
@@ -30,7 +30,7 @@ func (g guard) check(key []byte, err error) error {
 	}
 	at := g.rangeOf(key)
 	g.c.Store.Post(at, replica.Damage{Err: err})
-	return &router.RangeError{Kind: router.Corrupt, RangeID: at, Err: err}
+	return &rangepb.Error{Kind: rangepb.Corrupt, RangeID: at, Err: err}
 }
 
 // rangeOf returns the range of the pieces that has the key.
@@ -141,5 +141,5 @@ func asCorrupt(err error) error {
 	if err == nil || !pebble.IsCorruptionError(err) {
 		return err
 	}
-	return &router.RangeError{Kind: router.Corrupt, Err: err}
+	return &rangepb.Error{Kind: rangepb.Corrupt, Err: err}
 }

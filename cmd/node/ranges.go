@@ -69,8 +69,8 @@ func (r ranges) Await(rangeID, epoch uint64, rev int64, done func(error)) {
 }
 
 // View opens a view of the local engine.
-func (r ranges) View(rev int64, pieces []router.Piece) (router.View, error) {
-	v, err := r.c.Readers.View(rev, replicaPieces(pieces)...)
+func (r ranges) View(rev int64, pieces []rangepb.Piece) (router.View, error) {
+	v, err := r.c.Readers.View(rev, pieces...)
 	if err != nil {
 		return nil, viewError(pieces, err)
 	}
@@ -82,8 +82,8 @@ func (r ranges) View(rev int64, pieces []router.Piece) (router.View, error) {
 }
 
 // HashVersions gives h the versions of the pieces in the local engine.
-func (r ranges) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvcc.Hasher) error {
-	if err := r.c.Readers.Check(replicaPieces(pieces)...); err != nil {
+func (r ranges) HashVersions(rev, compacted int64, pieces []rangepb.Piece, h *mvcc.Hasher) error {
+	if err := r.c.Readers.Check(pieces...); err != nil {
 		return viewError(pieces, err)
 	}
 	for _, p := range pieces {
@@ -98,9 +98,9 @@ func (r ranges) HashVersions(rev, compacted int64, pieces []router.Piece, h *mvc
 }
 
 // HalfKey halves the piece by the sizes of the local engine.
-func (r ranges) HalfKey(p router.Piece) ([]byte, error) {
-	pieces := []router.Piece{p}
-	if err := r.c.Readers.Check(replicaPieces(pieces)...); err != nil {
+func (r ranges) HalfKey(p rangepb.Piece) ([]byte, error) {
+	pieces := []rangepb.Piece{p}
+	if err := r.c.Readers.Check(pieces...); err != nil {
 		return nil, viewError(pieces, err)
 	}
 	key, err := r.c.MVCC.HalfKey(p.Start, p.End)
@@ -124,17 +124,9 @@ func (r ranges) Nudge(rangeID uint64) { r.c.Store.Post(rangeID, replica.Nudge{})
 // Wake has the range elect and register a leader.
 func (r ranges) Wake(rangeID uint64) { r.c.Store.Post(rangeID, replica.Wake{}) }
 
-func replicaPieces(pieces []router.Piece) []replica.Piece {
-	out := make([]replica.Piece, len(pieces))
-	for i, p := range pieces {
-		out[i] = replica.Piece(p)
-	}
-	return out
-}
-
 // viewError maps an error of reading; mvcc's own and the client's leaving pass as
 // they are.
-func viewError(pieces []router.Piece, err error) error {
+func viewError(pieces []rangepb.Piece, err error) error {
 	if errors.Is(err, mvcc.ErrCompacted) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -147,41 +139,29 @@ func viewError(pieces []router.Piece, err error) error {
 
 // routerError maps the replica's and the store's errors to the router's kinds.
 func routerError(rangeID uint64, err error) error {
-	out := &router.RangeError{Kind: router.Unknown, RangeID: rangeID, Err: err}
-	var re *replica.RangeError
+	out := &rangepb.Error{Kind: rangepb.Unknown, RangeID: rangeID, Err: err}
 	switch {
 	case errors.As(err, &out):
 	case errors.Is(err, replica.ErrLeaseNotFound):
 		return mvcc.ErrLeaseNotFound
-	case errors.As(err, &re):
-		out.RangeID = re.RangeID
-		switch re.Kind {
-		case replica.StaleEpoch:
-			out.Kind = router.Stale
-			if re.Descriptor != nil {
-				out.Descriptors = []*rangepb.RangeDescriptor{re.Descriptor}
-			}
-		case replica.NotLeader:
-			out.Kind = router.NotLeader
-		}
 	case errors.Is(err, replica.ErrFailed), errors.Is(err, store.ErrNotServed):
-		out.Kind = router.Corrupt
+		out.Kind = rangepb.Corrupt
 	case errors.Is(err, store.ErrStopped):
-		out.Kind = router.Stopped
+		out.Kind = rangepb.Stopped
 	case errors.Is(err, replica.ErrUnknownFate):
-		out.Kind = router.Unknown
+		out.Kind = rangepb.Unknown
 	case errors.Is(err, store.ErrNoSpace), errors.Is(err, replica.ErrNoSpace):
-		out.Kind = router.NoSpace
+		out.Kind = rangepb.NoSpace
 	case errors.Is(err, replica.ErrTooWide):
-		out.Kind = router.TooWide
+		out.Kind = rangepb.TooWide
 	case errors.Is(err, replica.ErrTooManyRequests):
-		out.Kind = router.Busy
+		out.Kind = rangepb.Busy
 	case errors.Is(err, replica.ErrNotResolved), errors.Is(err, mvcc.ErrPending), errors.Is(err, replica.ErrAwaitExpired):
-		out.Kind = router.Unresolved
+		out.Kind = rangepb.Unresolved
 	case errors.Is(err, replica.ErrNoReplica):
-		out.Kind = router.Stale
+		out.Kind = rangepb.Stale
 	case replica.NotApplied(err):
-		out.Kind = router.Dropped
+		out.Kind = rangepb.Dropped
 	}
 	return out
 }

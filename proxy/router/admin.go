@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // ask is a request to S that is repeated while S refuses it for a reason that
@@ -42,7 +43,7 @@ func (o *ask[T]) start() {
 				return
 			}
 		}
-		if err != nil && !errors.As(err, new(*RangeError)) { // a range's comes before S is asked
+		if err != nil && !errors.As(err, new(*rangepb.Error)) { // a range's comes before S is asked
 			err = fmt.Errorf("%w (%w)", ErrUnknownFate, err)
 		}
 		if o.ended.CompareAndSwap(false, true) {
@@ -106,7 +107,7 @@ func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	var half []byte
 	err := r.readAt(ctx, readPlan{
 		spans: []mvcc.Access{span}, noView: true,
-		eval: func(_ Point, _ View, pieces []Piece) (err error) {
+		eval: func(_ Point, _ View, pieces []rangepb.Piece) (err error) {
 			// Split meanwhile, the first piece is what is left of the range.
 			half, err = r.cfg.Ranges.HalfKey(pieces[0])
 			return err

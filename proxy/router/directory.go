@@ -230,7 +230,7 @@ func (d *Directory) Lookup(key []byte) (r *rangepb.RangeDescriptor) {
 
 // Pieces returns the ranges that the spans touch, in key order, each once, each
 // with the hull of what is touched in it. Together they cover the spans.
-func (d *Directory) Pieces(spans []mvcc.Access) []Piece {
+func (d *Directory) Pieces(spans []mvcc.Access) []rangepb.Piece {
 	if len(spans) == 1 { // most requests
 		s := spans[0]
 		if s.End != nil && bytes.Compare(s.Start, s.End) >= 0 {
@@ -238,11 +238,11 @@ func (d *Directory) Pieces(spans []mvcc.Access) []Piece {
 		}
 		r := d.Lookup(s.Start)
 		if len(r.End) == 0 || s.End != nil && bytes.Compare(s.End, r.End) <= 0 {
-			return []Piece{{RangeID: r.RangeId, Epoch: r.Epoch, Start: s.Start, End: s.End}}
+			return []rangepb.Piece{{RangeID: r.RangeId, Epoch: r.Epoch, Start: s.Start, End: s.End}}
 		}
 	}
 	parts := d.cut(spans)
-	out := make([]Piece, len(parts))
+	out := make([]rangepb.Piece, len(parts))
 	for i, p := range parts {
 		out[i] = pieceOf(p.desc, p.spans)
 	}
@@ -250,8 +250,8 @@ func (d *Directory) Pieces(spans []mvcc.Access) []Piece {
 }
 
 // pieceOf returns the piece of a range of which spans are touched.
-func pieceOf(r *rangepb.RangeDescriptor, spans []mvcc.Access) Piece {
-	p := Piece{RangeID: r.RangeId, Epoch: r.Epoch, Start: spans[0].Start, End: spans[0].End}
+func pieceOf(r *rangepb.RangeDescriptor, spans []mvcc.Access) rangepb.Piece {
+	p := rangepb.Piece{RangeID: r.RangeId, Epoch: r.Epoch, Start: spans[0].Start, End: spans[0].End}
 	for _, s := range spans[1:] {
 		if bytes.Compare(s.Start, p.Start) < 0 {
 			p.Start = s.Start

@@ -290,11 +290,11 @@ func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteRe
 	try = func() {
 		switch {
 		case w.chance(w.dropWrite):
-			kind := []ErrorKind{Dropped, NotLeader}[w.rnd.Intn(2)]
-			done(WriteResult{Err: &RangeError{Kind: kind, RangeID: id}})
+			kind := []rangepb.ErrorKind{rangepb.Dropped, rangepb.NotLeader}[w.rnd.Intn(2)]
+			done(WriteResult{Err: &rangepb.Error{Kind: kind, RangeID: id}})
 			return
 		case fr.desc.Epoch != epoch || w.descriptor(id).Epoch != epoch:
-			done(WriteResult{Err: &RangeError{Kind: Stale, RangeID: id}})
+			done(WriteResult{Err: &rangepb.Error{Kind: rangepb.Stale, RangeID: id}})
 			return
 		case w.closed[id] || len(fr.queue) > 0 || fr.latched(req.Spans()):
 			fr.blocked = append(fr.blocked, try)
@@ -312,7 +312,7 @@ func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteRe
 		res, err := mvcc.Evaluate(v, req, env)
 		if errors.Is(err, mvcc.ErrTooWide) {
 			w.tooWide++
-			w.post("too wide", func() { done(WriteResult{Err: &RangeError{Kind: TooWide, RangeID: id}}) })
+			w.post("too wide", func() { done(WriteResult{Err: &rangepb.Error{Kind: rangepb.TooWide, RangeID: id}}) })
 			return
 		}
 		if err != nil || len(res.Effects) == 0 {
@@ -335,10 +335,10 @@ func (w fakeRanges) Latch(id, epoch uint64, owner *placementpb.TxnID, spans []mv
 	try = func() {
 		switch {
 		case w.chance(w.refuseLatch):
-			done(LatchResult{Err: &RangeError{Kind: Dropped, RangeID: id}})
+			done(LatchResult{Err: &rangepb.Error{Kind: rangepb.Dropped, RangeID: id}})
 			return
 		case fr.desc.Epoch != epoch || w.descriptor(id).Epoch != epoch:
-			done(LatchResult{Err: &RangeError{Kind: Stale, RangeID: id}})
+			done(LatchResult{Err: &rangepb.Error{Kind: rangepb.Stale, RangeID: id}})
 			return
 		case w.closed[id] || len(fr.queue) > 0 || fr.latched(spans):
 			fr.blocked = append(fr.blocked, try)
@@ -371,7 +371,7 @@ func (w fakeRanges) Await(id, epoch uint64, rev int64, done func(error)) {
 	fr.waiting = append(fr.waiting, waiting{epoch, rev, done})
 }
 
-func (w fakeRanges) View(rev int64, pieces []Piece) (View, error) {
+func (w fakeRanges) View(rev int64, pieces []rangepb.Piece) (View, error) {
 	w.interrupted()
 	for _, p := range pieces {
 		fr := w.ranges[p.RangeID]
@@ -380,19 +380,19 @@ func (w fakeRanges) View(rev int64, pieces []Piece) (View, error) {
 		case fr.desc.Epoch < p.Epoch,
 			bytes.Compare(p.Start, fr.desc.Start) < 0,
 			len(end) > 0 && (p.End == nil || bytes.Compare(p.End, end) > 0):
-			return nil, &RangeError{Kind: Stale, RangeID: p.RangeID}
+			return nil, &rangepb.Error{Kind: rangepb.Stale, RangeID: p.RangeID}
 		case fr.resolved < p.Resolve:
-			return nil, &RangeError{Kind: Unresolved, RangeID: p.RangeID}
+			return nil, &rangepb.Error{Kind: rangepb.Unresolved, RangeID: p.RangeID}
 		}
 	}
 	return w.store.Snapshot(rev)
 }
 
-func (w fakeRanges) HashVersions(int64, int64, []Piece, *mvcc.Hasher) error {
+func (w fakeRanges) HashVersions(int64, int64, []rangepb.Piece, *mvcc.Hasher) error {
 	return errors.New("not here")
 }
 
-func (w fakeRanges) HalfKey(p Piece) ([]byte, error) { return w.store.HalfKey(p.Start, p.End) }
+func (w fakeRanges) HalfKey(p rangepb.Piece) ([]byte, error) { return w.store.HalfKey(p.Start, p.End) }
 
 func (w fakeRanges) PrepareSplit(key []byte) {
 	if err := w.store.PrepareBoundary(key); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/txn"
 )
 
@@ -18,7 +19,7 @@ type multi struct {
 	// coord is guarded by write.mu: results come from ranges, S and the caller.
 	coord *txn.Coordinator
 	// pieces are the ranges in key order, like the coordinator's participants.
-	pieces []Piece
+	pieces []rangepb.Piece
 	// result is the evaluation; written and read on Exec's goroutine.
 	result *mvcc.Result
 	// spans of the result count as under way until S has answered the commit, or none
@@ -57,9 +58,9 @@ func (r *Router) wakeAll(parts []txn.Participant) {
 
 // participants divides spans over the ranges, for the coordinator and for the
 // view of what it has latched: the same ranges in the same order.
-func (d *Directory) participants(spans []mvcc.Access) ([]txn.Participant, []Piece) {
+func (d *Directory) participants(spans []mvcc.Access) ([]txn.Participant, []rangepb.Piece) {
 	cut := d.cut(spans)
-	parts, pieces := make([]txn.Participant, len(cut)), make([]Piece, len(cut))
+	parts, pieces := make([]txn.Participant, len(cut)), make([]rangepb.Piece, len(cut))
 	for i, p := range cut {
 		r := p.desc
 		parts[i] = txn.Participant{RangeID: r.RangeId, Epoch: r.Epoch, Start: r.Start, Spans: p.spans}
@@ -88,7 +89,7 @@ func (m *multi) perform(a txn.Action) {
 	case txn.ActLatch:
 		p := a.Participant
 		if !m.o.hold(false) {
-			m.latched(a.Index, LatchResult{Err: &RangeError{Kind: Busy, RangeID: p.RangeID, Err: errHeld}})
+			m.latched(a.Index, LatchResult{Err: &rangepb.Error{Kind: rangepb.Busy, RangeID: p.RangeID, Err: errHeld}})
 			return
 		}
 		cfg.Ranges.Latch(p.RangeID, p.Epoch, m.coord.Owner(), p.Spans, func(l LatchResult) {
@@ -119,7 +120,7 @@ func (m *multi) perform(a txn.Action) {
 }
 
 func (m *multi) latched(index int, l LatchResult) {
-	var re *RangeError
+	var re *rangepb.Error
 	if errors.As(l.Err, &re) {
 		m.o.r.learn(re.Descriptors)
 	}
@@ -137,11 +138,11 @@ func (m *multi) latched(index int, l LatchResult) {
 // latchRefusal: a latch that was not taken has changed nothing, whatever the
 // reason.
 func latchRefusal(err error) txn.Refusal {
-	var re *RangeError
+	var re *rangepb.Error
 	switch {
-	case errors.As(err, &re) && re.Kind == Stale:
+	case errors.As(err, &re) && re.Kind == rangepb.Stale:
 		return txn.Stale
-	case passes(err) || re != nil && re.Kind == Unknown:
+	case passes(err) || re != nil && re.Kind == rangepb.Unknown:
 		return txn.Passing
 	}
 	return txn.Final

@@ -2,7 +2,6 @@ package router
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -34,17 +33,17 @@ type Ranges interface {
 	// View opens a view at rev (or Newest) over the pieces. For each piece, in
 	// one engine view: the replica's epoch is at or above the named one, the
 	// piece lies in its span, it has resolved Piece.Resolve, and rev is not
-	// forgotten (R5). Otherwise *RangeError or mvcc.ErrCompacted. Only keys of
+	// forgotten (R5). Otherwise *rangepb.Error or mvcc.ErrCompacted. Only keys of
 	// the pieces may be read through it.
-	View(rev int64, pieces []Piece) (View, error)
+	View(rev int64, pieces []rangepb.Piece) (View, error)
 	// HashVersions gives h the versions of the pieces that may count in the hash at
 	// rev, under the same conditions and with the same errors as View, and with
 	// h.Pause's.
-	HashVersions(rev, compacted int64, pieces []Piece, h *mvcc.Hasher) error
+	HashVersions(rev, compacted int64, pieces []rangepb.Piece, h *mvcc.Hasher) error
 	// HalfKey returns a key that halves the piece by size, nil if fewer than two
 	// keys live in it, under the same checks as View. It may be about exact; its
 	// cost is bounded.
-	HalfKey(Piece) ([]byte, error)
+	HalfKey(rangepb.Piece) ([]byte, error)
 	// PrepareSplit does beforehand what a split at the key would have to read for
 	// when it is applied, where all wait. It may take its time, and fail: then it
 	// is done at the split.
@@ -63,17 +62,6 @@ type View interface {
 	Close() error
 }
 
-// Piece is the part of a request that lies in one range.
-type Piece struct {
-	RangeID, Epoch uint64
-	// Start and End are the smallest span that covers what the request touches
-	// in the range; End nil: to the end of the keyspace.
-	Start, End []byte
-	// Resolve is the revision that the replica must have resolved: min(r, m)
-	// (R5). 0: none.
-	Resolve int64
-}
-
 // WriteResult answers Ranges.Write.
 type WriteResult struct {
 	// Result is the evaluated write; the router finishes it with Revision.
@@ -83,7 +71,7 @@ type WriteResult struct {
 	// refused by the evaluation. That state may not be committed: the router
 	// asks again as a read (R4). Nothing was applied.
 	NoEffect bool
-	// Err: *RangeError, or an error of the evaluation (mvcc), which counts as
+	// Err: *rangepb.Error, or an error of the evaluation (mvcc), which counts as
 	// NoEffect.
 	Err error
 }
@@ -98,90 +86,15 @@ type LatchResult struct {
 	Err      error
 }
 
-// ErrorKind says what an error of a range means for the request.
-type ErrorKind int
-
-const (
-	// Stale: the range's span is not the one named. Nothing was applied; look
-	// the key up again.
-	Stale ErrorKind = iota + 1
-	// NotLeader: no leader here now. Nothing was applied; try again.
-	NotLeader
-	// Dropped: the request was dropped before it was proposed. Nothing was
-	// applied; try again.
-	Dropped
-	// Unresolved: the replica has not resolved what the view needs. Try again.
-	Unresolved
-	// NoSpace: the store is low on space. Nothing was applied.
-	NoSpace
-	// Busy: the range's queue is full. Nothing was applied; the client decides.
-	Busy
-	// TooWide: the leader does not evaluate the write, which reads too much.
-	// Nothing was applied; the router evaluates it under a latch.
-	TooWide
-	// Unknown: whether it was applied is not known.
-	Unknown
-	// Stopped: the store is stopping or has failed. Unknown for writes.
-	Stopped
-	// Corrupt: the replica found damage and does not serve.
-	Corrupt
-)
-
-func (k ErrorKind) String() string {
-	switch k {
-	case Stale:
-		return "stale epoch"
-	case NotLeader:
-		return "not leader"
-	case Dropped:
-		return "dropped"
-	case Unresolved:
-		return "unresolved"
-	case NoSpace:
-		return "no space"
-	case Busy:
-		return "busy"
-	case TooWide:
-		return "too wide"
-	case Unknown:
-		return "unknown fate"
-	case Stopped:
-		return "stopped"
-	case Corrupt:
-		return "corrupt"
-	}
-	return fmt.Sprintf("kind %d", int(k))
-}
-
-// RangeError is the error of a range.
-type RangeError struct {
-	Kind    ErrorKind
-	RangeID uint64
-	// Descriptors are newer ones, when known (Stale).
-	Descriptors []*rangepb.RangeDescriptor
-	// Err is the cause, or nil.
-	Err error
-}
-
-func (e *RangeError) Error() string {
-	if e.Err != nil {
-		return fmt.Sprintf("range %d: %s: %v", e.RangeID, e.Kind, e.Err)
-	}
-	return fmt.Sprintf("range %d: %s", e.RangeID, e.Kind)
-}
-
-// Unwrap returns the cause.
-func (e *RangeError) Unwrap() error { return e.Err }
-
 // passes reports whether err proves that nothing was applied and may be gone at
 // the next try.
 func passes(err error) bool {
-	var re *RangeError
+	var re *rangepb.Error
 	if !errors.As(err, &re) {
 		return false
 	}
 	switch re.Kind {
-	case Stale, NotLeader, Dropped, Unresolved:
+	case rangepb.Stale, rangepb.NotLeader, rangepb.Dropped, rangepb.Unresolved:
 		return true
 	}
 	return false

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // Exec runs f, which may take its time: on the goroutine that waits for the
@@ -54,7 +55,7 @@ type read struct {
 	exec Exec
 	// eval evaluates the pieces on the view; on Exec's goroutine. errAskAgain
 	// starts again.
-	eval func(p Point, v View, pieces []Piece) error
+	eval func(p Point, v View, pieces []rangepb.Piece) error
 	// noView: eval opens what it needs itself and gets a nil view.
 	noView bool
 	// share: see readPlan.
@@ -78,7 +79,7 @@ type read struct {
 	}
 	// Of the current attempt, written before its callbacks can see them.
 	dir    *Directory
-	pieces []Piece
+	pieces []rangepb.Piece
 	point  Point
 }
 
@@ -152,7 +153,7 @@ func (o *read) begin() {
 	})
 }
 
-func rangeEpochs(pieces []Piece) []*placementpb.RangeEpoch {
+func rangeEpochs(pieces []rangepb.Piece) []*placementpb.RangeEpoch {
 	all := make([]placementpb.RangeEpoch, len(pieces))
 	out := make([]*placementpb.RangeEpoch, len(pieces))
 	for i, p := range pieces {
@@ -327,13 +328,13 @@ func (o *read) resolved(attempt, piece int, err error) {
 
 // failed goes on after an error of a range: again, or to the client.
 func (o *read) failed(attempt int, err error) {
-	var re *RangeError
+	var re *rangepb.Error
 	if errors.As(err, &re) {
 		if isSentBack(err) {
 			o.takeTurn()
 		}
 		o.r.learn(re.Descriptors)
-		if passes(err) || re.Kind == Unknown {
+		if passes(err) || re.Kind == rangepb.Unknown {
 			o.again(attempt)
 			return
 		}
@@ -369,7 +370,7 @@ func (o *read) evaluated(attempt int, err error) {
 		o.finish(nil)
 		return
 	}
-	var re *RangeError
+	var re *rangepb.Error
 	switch {
 	case errors.Is(err, errAskAgain):
 		// Forgotten between the query and the read: S says compacted now, or

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // Start begins a request and returns how to leave it. done is called once, unless
@@ -90,7 +91,7 @@ func planRange(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	}
 	return readPlan{
 		spans: req.Spans(), rev: req.Range.Revision, serializable: req.Range.Serializable, share: share,
-		eval: func(p Point, v View, _ []Piece) error {
+		eval: func(p Point, v View, _ []rangepb.Piece) error {
 			resp, err := mvcc.EvaluateRange(v, rng, share)
 			if err != nil {
 				return forgotten(err)
@@ -106,7 +107,7 @@ func planRange(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 func (r *Router) planTxn(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	return readPlan{
 		spans: req.Spans(), serializable: req.IsSerializable(), share: share,
-		eval: func(p Point, v View, _ []Piece) error {
+		eval: func(p Point, v View, _ []rangepb.Piece) error {
 			found, err := evaluate(p, v, req, r.env(share))
 			if err != nil {
 				return err
@@ -131,7 +132,7 @@ func forgotten(err error) error {
 // fails while S cannot be reached.
 func (r *Router) Confirm(ctx context.Context) (int64, error) {
 	var rev int64
-	err := r.readAt(ctx, readPlan{noView: true, eval: func(p Point, _ View, _ []Piece) error {
+	err := r.readAt(ctx, readPlan{noView: true, eval: func(p Point, _ View, _ []rangepb.Piece) error {
 		rev = p.Revision
 		return nil
 	}})
@@ -173,7 +174,7 @@ func (r *Router) HashKV(ctx context.Context, rev int64) (Hash, error) {
 	var h Hash
 	err := r.readAt(ctx, readPlan{
 		spans: []mvcc.Access{{Start: []byte{}}}, rev: rev, noView: true,
-		eval: func(p Point, _ View, pieces []Piece) error {
+		eval: func(p Point, _ View, pieces []rangepb.Piece) error {
 			h = Hash{Revision: p.Revision, HashRevision: p.At, Compacted: p.Compacted}
 			if rev < 0 { // etcd hashes what is at or below it: nothing
 				h.HashRevision = rev
@@ -207,7 +208,7 @@ type readPlan struct {
 	// share is what eval counts the response in, empty at each try. nil: it holds
 	// little.
 	share *Share
-	eval  func(Point, View, []Piece) error
+	eval  func(Point, View, []rangepb.Piece) error
 }
 
 // startRead begins a read. eval runs through exec, again when the read starts

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // start begins a request in a world and returns where its answer will be.
@@ -191,12 +192,12 @@ func TestLatchedStateIsReadWhereItIsResolved(t *testing.T) {
 // piecesSeen keeps the pieces of the last view of the newest state.
 type piecesSeen struct {
 	fakeRanges
-	latched []Piece
+	latched []rangepb.Piece
 }
 
-func (s *piecesSeen) View(rev int64, pieces []Piece) (View, error) {
+func (s *piecesSeen) View(rev int64, pieces []rangepb.Piece) (View, error) {
 	if rev == Newest {
-		s.latched = append([]Piece(nil), pieces...)
+		s.latched = append([]rangepb.Piece(nil), pieces...)
 	}
 	return s.fakeRanges.View(rev, pieces)
 }
@@ -272,7 +273,7 @@ type sideBySide struct {
 }
 
 func (r sideBySide) Await(id, _ uint64, _ int64, done func(error)) {
-	r.failed.Go(func() { done(&RangeError{Kind: Unresolved, RangeID: id}) })
+	r.failed.Go(func() { done(&rangepb.Error{Kind: rangepb.Unresolved, RangeID: id}) })
 }
 
 // Pieces of a read that fail side by side begin one next try (for the race

@@ -145,14 +145,14 @@ func (s *latchedSplit) enough() bool {
 }
 
 func (s *latchedSplit) latched(err error) {
-	var re *RangeError
+	var re *rangepb.Error
 	switch {
-	case errors.As(err, &re) && re.Kind == Stale:
+	case errors.As(err, &re) && re.Kind == rangepb.Stale:
 		// It was split meanwhile. As if S had said so: asked again.
 		s.r.learn(re.Descriptors)
 		s.done(&placementpb.SplitResult{Refused: true, Reason: placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH}, nil)
 		return
-	case errors.As(err, &re) && re.Kind == Corrupt:
+	case errors.As(err, &re) && re.Kind == rangepb.Corrupt:
 		// Nobody could apply the split, and S does not know.
 		s.done(nil, err)
 		return

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // wideWorld has n ranges with a key in the middle of each.
@@ -147,19 +148,19 @@ func TestSplitGoesOnWithoutTheLatchInTheEnd(t *testing.T) {
 // refusingRanges gives no latch.
 type refusingRanges struct {
 	fakeRanges
-	kind  ErrorKind
+	kind  rangepb.ErrorKind
 	asked *int
 }
 
 func (r refusingRanges) Latch(id, _ uint64, _ *placementpb.TxnID, _ []mvcc.Access, done func(LatchResult)) {
 	*r.asked++
-	r.post("latch", func() { done(LatchResult{Err: &RangeError{Kind: r.kind, RangeID: id}}) })
+	r.post("latch", func() { done(LatchResult{Err: &rangepb.Error{Kind: r.kind, RangeID: id}}) })
 }
 
 // A split whose latch is refused goes on without: S, which needs no latch for it,
 // finds the leader, and what S refuses for now is asked again (R11).
 func TestSplitGoesOnWhenItsLatchIsRefused(t *testing.T) {
-	for _, kind := range []ErrorKind{NotLeader, Dropped, Busy, Unknown} {
+	for _, kind := range []rangepb.ErrorKind{rangepb.NotLeader, rangepb.Dropped, rangepb.Busy, rangepb.Unknown} {
 		w := newWorld(t, 1)
 		latches := 0
 		w.router.cfg.Ranges = refusingRanges{fakeRanges{w}, kind, &latches}
@@ -192,12 +193,12 @@ func TestSplitGoesOnWhenItsLatchIsRefused(t *testing.T) {
 func TestSplitOfADamagedRangeIsRefused(t *testing.T) {
 	w := newWorld(t, 1)
 	latches, answers := 0, 0
-	w.router.cfg.Ranges = refusingRanges{fakeRanges{w}, Corrupt, &latches}
+	w.router.cfg.Ranges = refusingRanges{fakeRanges{w}, rangepb.Corrupt, &latches}
 	w.sendCut()
 	w.router.startSplit([]byte("m"), func(res splitResult, err error) {
 		answers++
-		var re *RangeError
-		if res != nil || !errors.As(err, &re) || re.Kind != Corrupt || errors.Is(err, ErrUnknownFate) {
+		var re *rangepb.Error
+		if res != nil || !errors.As(err, &re) || re.Kind != rangepb.Corrupt || errors.Is(err, ErrUnknownFate) {
 			t.Errorf("%v, %v", res, err)
 		}
 	})

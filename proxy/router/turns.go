@@ -104,8 +104,8 @@ func (x *turn) touches(d *rangepb.RangeDescriptor) bool {
 // isSentBack reports whether err says that a range is not the one named: a split
 // came before the request.
 func isSentBack(err error) bool {
-	var re *RangeError
-	if errors.As(err, &re) && re.Kind == Stale {
+	var re *rangepb.Error
+	if errors.As(err, &re) && re.Kind == rangepb.Stale {
 		return true
 	}
 	reason, ok := txn.IsRefusal(err)

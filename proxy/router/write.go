@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // write is one request that may change something:
@@ -170,7 +171,7 @@ func (o *write) begin() {
 
 // again starts over: with the newer directory, or after a backoff.
 func (o *write) again(err error) {
-	var re *RangeError
+	var re *rangepb.Error
 	if errors.As(err, &re) {
 		o.r.learn(re.Descriptors)
 	}
@@ -227,8 +228,8 @@ func (o *write) written(w WriteResult) {
 }
 
 func isTooWide(err error) bool {
-	var re *RangeError
-	return errors.As(err, &re) && re.Kind == TooWide
+	var re *rangepb.Error
+	return errors.As(err, &re) && re.Kind == rangepb.TooWide
 }
 
 // isEvaluationError reports whether err is what mvcc.Evaluate says of a state.
@@ -243,18 +244,18 @@ func isEvaluationError(err error) bool {
 
 // clientError turns an error of a range that ends a write into the router's.
 func clientError(err error) error {
-	var re *RangeError
+	var re *rangepb.Error
 	if !errors.As(err, &re) {
 		return err
 	}
 	switch re.Kind {
-	case NoSpace:
+	case rangepb.NoSpace:
 		return fmt.Errorf("%w (%w)", ErrNoSpace, err)
-	case Busy:
+	case rangepb.Busy:
 		return fmt.Errorf("%w (%w)", ErrTooManyRequests, err)
-	case Unknown:
+	case rangepb.Unknown:
 		return fmt.Errorf("%w (%w)", ErrUnknownFate, err)
-	case Stopped:
+	case rangepb.Stopped:
 		return fmt.Errorf("%w (%w)", ErrStopped, err)
 	}
 	return err
@@ -268,7 +269,7 @@ func (o *write) asRead() {
 	wouldChange := false
 	rd := &read{
 		r: o.r, spans: o.spans, exec: o.exec, share: o.share,
-		eval: func(p Point, v View, _ []Piece) error {
+		eval: func(p Point, v View, _ []rangepb.Piece) error {
 			var err error
 			res, err = evaluate(p, v, o.req, o.r.env(o.share))
 			if err != nil {
@@ -313,7 +314,7 @@ func (o *write) startRead(rd *read) {
 func (o *write) checkRevisions(revs []int64) {
 	rd := &read{
 		r: o.r, exec: o.exec, noView: true,
-		eval: func(p Point, _ View, _ []Piece) error {
+		eval: func(p Point, _ View, _ []rangepb.Piece) error {
 			o.point = p
 			o.strict = false
 			for _, rev := range revs {

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/hawser-kv/hawser/proto/rangepb"
 )
@@ -38,40 +37,13 @@ var (
 	ErrAwaitExpired = errors.New("replica: waited too long for the revision")
 )
 
-// RangeErrorKind says why a range does not serve a request.
-type RangeErrorKind int
-
-// Kinds of RangeError.
-const (
-	// StaleEpoch: the request names another epoch or keys outside the span.
-	StaleEpoch RangeErrorKind = iota + 1
-	// NotLeader: another replica leads the range.
-	NotLeader
-)
-
-// RangeError is a routing hint: nothing was applied, the caller asks again
-// elsewhere.
-type RangeError struct {
-	Kind    RangeErrorKind
-	RangeID uint64
-	// Descriptor is the newest that the replica knows; nil if none.
-	Descriptor *rangepb.RangeDescriptor
-	// LeaderReplicaID is the leader of which the replica knows; 0 if none.
-	LeaderReplicaID uint64
-}
-
-func (e *RangeError) Error() string {
-	switch e.Kind {
-	case StaleEpoch:
-		return fmt.Sprintf("replica: range %d: stale epoch, now %d", e.RangeID, e.Descriptor.GetEpoch())
-	case NotLeader:
-		return fmt.Sprintf("replica: range %d: not the leader, which is replica %d", e.RangeID, e.LeaderReplicaID)
-	}
-	return fmt.Sprintf("replica: range %d: error %d", e.RangeID, e.Kind)
-}
-
+// staleEpoch is the hint for who names another epoch, or keys outside the span.
 func staleEpoch(rangeID uint64, desc *rangepb.RangeDescriptor) error {
-	return &RangeError{Kind: StaleEpoch, RangeID: rangeID, Descriptor: desc}
+	e := &rangepb.Error{Kind: rangepb.Stale, RangeID: rangeID}
+	if desc != nil {
+		e.Descriptors = []*rangepb.RangeDescriptor{desc}
+	}
+	return e
 }
 
 // NotApplied reports whether err proves that nothing of the request was

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
@@ -51,7 +52,7 @@ func TestReadersForgetRangesThatAreNotHere(t *testing.T) {
 		if _, ok := n.readers.Resolved(id); ok || n.readers.Descriptor(id) != nil {
 			t.Fatalf("range %d is here", id)
 		}
-		if err := n.readers.Check(replica.Piece{RangeID: id, Epoch: 1, Start: []byte("a")}); !errors.Is(err, replica.ErrNotResolved) {
+		if err := n.readers.Check(rangepb.Piece{RangeID: id, Epoch: 1, Start: []byte("a")}); !errors.Is(err, replica.ErrNotResolved) {
 			t.Fatalf("check: %v, want %v", err, replica.ErrNotResolved)
 		}
 	}

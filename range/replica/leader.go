@@ -243,7 +243,7 @@ func (l *leader) refuseOrElect() {
 
 // notLeader sends a request to another replica, which leads.
 func (l *leader) notLeader(leader uint64) error {
-	return &RangeError{Kind: NotLeader, RangeID: l.rangeID, Descriptor: l.state.visibleState().desc, LeaderReplicaID: leader}
+	return &rangepb.Error{Kind: rangepb.NotLeader, RangeID: l.rangeID, Leader: leader}
 }
 
 // enter takes a request in: the range must have a leader for it.

@@ -625,9 +625,9 @@ func (w *world) read(p *process) {
 }
 
 func (w *world) look(p *process, ds []*rangepb.RangeDescriptor, a *placementpb.QueryAnswer, start, end string) {
-	var pieces []replica.Piece
+	var pieces []rangepb.Piece
 	for i, d := range ds {
-		piece := replica.Piece{RangeID: d.RangeId, Epoch: d.Epoch, Start: []byte(max(start, string(d.Start))), End: []byte(end), Resolve: a.Marks[i]}
+		piece := rangepb.Piece{RangeID: d.RangeId, Epoch: d.Epoch, Start: []byte(max(start, string(d.Start))), End: []byte(end), Resolve: a.Marks[i]}
 		if len(d.End) > 0 {
 			piece.End = []byte(min(end, string(d.End)))
 		}
@@ -635,7 +635,7 @@ func (w *world) look(p *process, ds []*rangepb.RangeDescriptor, a *placementpb.Q
 	}
 	s, err := p.readers.View(a.Revision, pieces...)
 	if err != nil {
-		var re *replica.RangeError
+		var re *rangepb.Error
 		if !errors.As(err, &re) {
 			w.t.Errorf("view after await: %v", err)
 		}

@@ -96,23 +96,12 @@ func (r *Readers) Await(rangeID, epoch uint64, rev int64, done func(error)) {
 	}
 }
 
-// Piece is the part of a read that lies in one range.
-type Piece struct {
-	// RangeID and Epoch are as the sequencer named them.
-	RangeID, Epoch uint64
-	// Start and End bound the keys; End nil: to the end of the keyspace.
-	Start, End []byte
-	// Resolve is the revision that the replica must have resolved: min(r, m)
-	// (R5); 0 for none.
-	Resolve int64
-}
-
 // View opens one engine view at revision rev (math.MaxInt64: what is applied)
 // of the keys of the pieces, provided that every range has an epoch not below
 // the named one, covers its piece and has resolved what it must. Errors:
-// *RangeError, ErrNotResolved, mvcc.ErrCompacted, ErrFailed. The caller closes
+// *rangepb.Error, ErrNotResolved, mvcc.ErrCompacted, ErrFailed. The caller closes
 // the view.
-func (r *Readers) View(rev int64, pieces ...Piece) (*mvcc.Snapshot, error) {
+func (r *Readers) View(rev int64, pieces ...rangepb.Piece) (*mvcc.Snapshot, error) {
 	if err := r.Check(pieces...); err != nil {
 		return nil, err
 	}
@@ -121,7 +110,7 @@ func (r *Readers) View(rev int64, pieces ...Piece) (*mvcc.Snapshot, error) {
 
 // Check makes the checks of View for an engine view that is opened after it:
 // what is published only grows, so they hold there, too.
-func (r *Readers) Check(pieces ...Piece) error {
+func (r *Readers) Check(pieces ...rangepb.Piece) error {
 	for i := range pieces {
 		p := &pieces[i]
 		s, err := r.state(p.RangeID)
@@ -136,7 +125,7 @@ func (r *Readers) Check(pieces ...Piece) error {
 			return fmt.Errorf("%w: range %d epoch %d: %d, resolved %d", ErrNotResolved, p.RangeID, p.Epoch, p.Resolve, s.resolved.Load())
 		}
 		if desc := s.desc.Load(); !covers(desc, p.Start, p.End) {
-			return &RangeError{Kind: StaleEpoch, RangeID: p.RangeID, Descriptor: desc}
+			return staleEpoch(p.RangeID, desc)
 		}
 	}
 	return nil

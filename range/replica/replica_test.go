@@ -88,7 +88,7 @@ func TestDamageOfARowStopsThisReplicaAndNoOther(t *testing.T) {
 			if got == nil || got.Err == nil || !replica.NotApplied(got.Err) && !errors.Is(got.Err, replica.ErrFailed) {
 				t.Errorf("write to the damaged range: %+v", got)
 			}
-			if err := n.readers.Check(replica.Piece{RangeID: 1, Epoch: 1, Start: []byte("a"), End: []byte("b")}); err == nil {
+			if err := n.readers.Check(rangepb.Piece{RangeID: 1, Epoch: 1, Start: []byte("a"), End: []byte("b")}); err == nil {
 				t.Error("the damaged range is read")
 			}
 			mustWrite(t, n.do(2, put("x", "1")))
@@ -130,7 +130,7 @@ func TestDamageFoundWhileRunningIsLoudAndStopsOneRange(t *testing.T) {
 	if got := n.do(1, put("a", "2")); got == nil || got.Err == nil {
 		t.Errorf("the range goes on: %+v", got)
 	}
-	if err := n.readers.Check(replica.Piece{RangeID: 1, Epoch: 1}); !errors.Is(err, replica.ErrFailed) {
+	if err := n.readers.Check(rangepb.Piece{RangeID: 1, Epoch: 1}); !errors.Is(err, replica.ErrFailed) {
 		t.Errorf("a reader is told %v", err)
 	}
 	if !strings.Contains(loud.String(), "replica stops") {
@@ -260,7 +260,7 @@ func TestReadersAreSafeBesideAWriter(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				v, err := n.readers.View(rev, replica.Piece{RangeID: 1, Epoch: 1, Start: []byte("k"), End: []byte("l"), Resolve: rev})
+				v, err := n.readers.View(rev, rangepb.Piece{RangeID: 1, Epoch: 1, Start: []byte("k"), End: []byte("l"), Resolve: rev})
 				if err != nil {
 					t.Error(err)
 					return

@@ -211,7 +211,7 @@ func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 		name := arg("name", "a")
 		n.readers.Await(rng, num("epoch", 1), int64(num("rev", 0)), func(err error) { s.say("%s: %v", name, errText(err)) })
 	case "view":
-		err := n.readers.Check(replica.Piece{RangeID: rng, Epoch: num("epoch", 1), Start: []byte(arg("start", "")), End: []byte(arg("end", "")), Resolve: int64(num("resolve", 0))})
+		err := n.readers.Check(rangepb.Piece{RangeID: rng, Epoch: num("epoch", 1), Start: []byte(arg("start", "")), End: []byte(arg("end", "")), Resolve: int64(num("resolve", 0))})
 		s.say("%v", errText(err))
 	case "read":
 		s.runAll()
