@@ -105,6 +105,9 @@ func (r *Responses) giveUp(s *Share, forGood bool) {
 	r.mu.released += s.held
 	s.held, s.released = 0, s.released || forGood
 	stop := s.stop
+	if forGood {
+		s.stop = nil // it would keep the stream, with all that waits there to be sent
+	}
 	turns := r.turnsLocked()
 	r.mu.Unlock()
 	if forGood && stop != nil {
@@ -268,7 +271,9 @@ func (s *Share) Large() bool {
 func (s *Share) ReleaseAfter(ctx context.Context) {
 	stop := context.AfterFunc(ctx, s.Release)
 	s.of.mu.Lock()
-	s.stop = stop
+	if !s.released { // ctx may have ended
+		s.stop = stop
+	}
 	s.of.mu.Unlock()
 }
 

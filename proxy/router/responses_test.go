@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -184,4 +185,28 @@ func TestRequestsWaitForRoom(t *testing.T) {
 		}
 	}
 	r.wantHeld(t, 0, 0)
+}
+
+// A share that is released keeps nothing of the stream that its response was sent
+// on: what waits there to be sent could never be freed, for the share is released
+// when that is.
+func TestReleasedSharesForgetTheirStream(t *testing.T) {
+	r := NewResponses(MinResponseBytes)
+	ctx, end := context.WithCancel(t.Context())
+	s := r.NewShare()
+	s.ReleaseAfter(ctx)
+	end()
+	s.Release() // that of ReleaseAfter may still be on its way
+	keeps := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return s.stop != nil
+	}
+	if keeps() {
+		t.Error("the share keeps its stream after the stream has ended")
+	}
+	s.ReleaseAfter(ctx)
+	if keeps() {
+		t.Error("the share takes a stream when it was released")
+	}
 }
