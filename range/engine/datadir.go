@@ -107,7 +107,7 @@ func (d *dataDir) check() (err error) {
 		return err
 	case exists:
 		d.firstLog = firstLog
-		return d.checkLogs(firstLog)
+		return errors.Join(d.checkLogs(firstLog), d.checkRoom(firstLog))
 	case !d.isNew:
 		return fmt.Errorf("%s: the engine's manifest is missing in %s: %w", d.path, d.enginePath(), ErrDamaged)
 	}
