@@ -29,6 +29,10 @@ var (
 // code (etcd/E3).
 var errTooManyRequests = status.Error(codes.Unknown, rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests))
 
+// errShortage: the server's machine is short of file descriptors, memory or threads.
+// Nothing was applied. A client that has other endpoints goes there.
+var errShortage = status.Error(codes.Unavailable, "hawser: the server is short of file descriptors, memory or threads, try again later")
+
 // errorTable is the one place where our errors become etcd's: code and text are
 // what clients match on. The first row that errors.Is accepts
 // counts.
@@ -57,6 +61,7 @@ var errorTable = []struct{ ours, etcd error }{
 	{router.ErrStopped, rpctypes.ErrGRPCStopped},
 
 	{watch.ErrDamaged, rpctypes.ErrGRPCCorrupt},
+	{watch.ErrShortage, errShortage},
 }
 
 // toGRPC returns the error that a client of etcd would see. What is a gRPC
@@ -89,6 +94,8 @@ func toGRPC(err error) error {
 			return rpctypes.ErrGRPCNoSpace
 		case rangepb.Busy:
 			return errTooManyRequests
+		case rangepb.Shortage:
+			return errShortage
 		default:
 			return rpctypes.ErrGRPCTimeout
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/hawser-kv/hawser/range/materialiser"
 	"github.com/hawser-kv/hawser/range/raftlog"
 	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/shortage"
 	"github.com/hawser-kv/hawser/range/store"
 )
 
@@ -255,6 +256,9 @@ func (c *Core) wire() (err error) {
 		}
 		// Its range answers so. Others go on.
 		_, err := replica.Load(c.DB, id)
+		if shortage.Is(err) {
+			return c.explain("list of the replicas", err)
+		}
 		c.log.Error("replica is not served", zap.Uint64("range", id), zap.Error(err))
 	}
 	c.log.Info("found the replicas of this node", zap.Int("served", served), zap.Int("not-served", len(ids)-served))

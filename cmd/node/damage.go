@@ -7,13 +7,14 @@ import (
 	"github.com/hawser-kv/hawser/placement/meta"
 	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // isDamage reports whether err says that what is on the disk is not what was
 // written. Every package has its own error for that.
 func isDamage(err error) bool {
 	var corrupt *meta.CorruptError
-	return engine.IsDamage(err) || errors.Is(err, replica.ErrCorrupt) || errors.As(err, &corrupt)
+	return !shortage.Is(err) && (engine.IsDamage(err) || errors.Is(err, replica.ErrCorrupt) || errors.As(err, &corrupt))
 }
 
 // isNewer reports whether err says that a newer release wrote what was read.

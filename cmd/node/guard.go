@@ -6,13 +6,14 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/watch"
+	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // guard stops the replica whose data a read finds damaged: from then on the
@@ -22,10 +23,13 @@ type guard struct {
 	pieces []rangepb.Piece
 }
 
-// check turns the damage of the data at or behind key into the range's error.
-// Other errors pass.
+// check turns the damage of the data at or behind key, and a shortage, into the
+// range's error. Other errors pass.
 func (g guard) check(key []byte, err error) error {
-	if err == nil || !pebble.IsCorruptionError(err) || len(g.pieces) == 0 {
+	if shortage.Is(err) {
+		return viewError(g.pieces, err)
+	}
+	if err == nil || !engine.IsDamage(err) || len(g.pieces) == 0 {
 		return err
 	}
 	at := g.rangeOf(key)
@@ -128,17 +132,24 @@ func (h history) previous(key []byte, rev int64) (*mvccpb.KeyValue, error) {
 	return kv, asCorrupt(err)
 }
 
-// ofHistory makes damage of the history what ends the watchers that it concerns.
+// ofHistory makes damage of the history, or a shortage, what ends the watchers that
+// it concerns.
 func ofHistory(err error) error {
-	if err == nil || !pebble.IsCorruptionError(err) {
+	if shortage.Is(err) {
+		return fmt.Errorf("%w: %w", watch.ErrShortage, err)
+	}
+	if err == nil || !engine.IsDamage(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", watch.ErrDamaged, err)
 }
 
-// asCorrupt makes damage what clients know as such.
+// asCorrupt makes damage, and a shortage, what clients know as such.
 func asCorrupt(err error) error {
-	if err == nil || !pebble.IsCorruptionError(err) {
+	if shortage.Is(err) {
+		return routerError(0, err)
+	}
+	if err == nil || !engine.IsDamage(err) {
 		return err
 	}
 	return &rangepb.Error{Kind: rangepb.Corrupt, Err: err}

@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/router"
 	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/shortage"
 	"github.com/hawser-kv/hawser/range/store"
 )
 
@@ -144,6 +145,12 @@ func routerError(rangeID uint64, err error) error {
 	case errors.As(err, &out):
 	case errors.Is(err, replica.ErrLeaseNotFound):
 		return mvcc.ErrLeaseNotFound
+	case shortage.Is(err) && errors.Is(err, replica.ErrUnknownFate):
+		out.Kind = rangepb.Unknown
+	case shortage.OfSpace(err):
+		out.Kind = rangepb.NoSpace
+	case shortage.Is(err):
+		out.Kind = rangepb.Shortage
 	case errors.Is(err, replica.ErrFailed), errors.Is(err, store.ErrNotServed):
 		out.Kind = rangepb.Corrupt
 	case errors.Is(err, store.ErrStopped):

@@ -30,11 +30,15 @@ const (
 	Stopped
 	// Corrupt: the replica found damage and does not serve.
 	Corrupt
+	// Shortage: the machine is short of file descriptors, memory or threads. Nothing
+	// was applied; the client decides.
+	Shortage
 )
 
 var kindNames = [...]string{
 	Stale: "stale epoch", NotLeader: "not leader", Dropped: "dropped", Unresolved: "unresolved", NoSpace: "no space",
 	Busy: "busy", TooWide: "too wide", Unknown: "unknown fate", Stopped: "stopped", Corrupt: "corrupt",
+	Shortage: "shortage",
 }
 
 func (k ErrorKind) String() string {

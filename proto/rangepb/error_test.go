@@ -9,7 +9,7 @@ import (
 
 func TestEveryKindHasAName(t *testing.T) {
 	seen := make(map[string]ErrorKind)
-	for k := Stale; k <= Corrupt; k++ {
+	for k := Stale; k <= Shortage; k++ {
 		name := k.String()
 		if name == "" || strings.HasPrefix(name, "kind") {
 			t.Errorf("kind %d has no name", int(k))
@@ -19,7 +19,7 @@ func TestEveryKindHasAName(t *testing.T) {
 		}
 		seen[name] = k
 	}
-	for _, k := range []ErrorKind{-1, 0, Corrupt + 1} {
+	for _, k := range []ErrorKind{-1, 0, Shortage + 1} {
 		if got, want := k.String(), fmt.Sprintf("kind %d", int(k)); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -152,8 +152,8 @@ func (s *latchedSplit) latched(err error) {
 		s.r.learn(re.Descriptors)
 		s.done(&placementpb.SplitResult{Refused: true, Reason: placementpb.RefusalReason_REFUSAL_REASON_STALE_EPOCH}, nil)
 		return
-	case errors.As(err, &re) && re.Kind == rangepb.Corrupt:
-		// Nobody could apply the split, and S does not know.
+	case errors.As(err, &re) && (re.Kind == rangepb.Corrupt || re.Kind == rangepb.Shortage):
+		// Nobody could apply the split, or not now, and S does not know.
 		s.done(nil, err)
 		return
 	case err != nil:

@@ -11,6 +11,11 @@ import (
 // History wraps it.
 var ErrDamaged = errors.New("watch: damaged")
 
+// ErrShortage ends the streams of watchers whose events cannot be read now, for the
+// machine is short of something. A client that watches again from where it was
+// misses nothing.
+var ErrShortage = errors.New("watch: the machine is short of file descriptors, memory or threads")
+
 // reasonDamaged refuses watchers of what is damaged: etcd's text for corruption,
 // which its client takes for the error of the same name.
 const reasonDamaged = "etcdserver: corrupt cluster"

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // ErrStopped ends the waiting for a compaction when the node stops.
@@ -150,7 +152,8 @@ func (c *Compactor) WhenRemoved(revision int64, done func(error)) {
 }
 
 // Step does a bounded amount of work. It reports whether there is more to do
-// right away. After an error there is nothing more: the engine failed.
+// right away. After a shortage (shortage.Is) the same is to be done again; after any
+// other error there is nothing more: the engine failed.
 func (c *Compactor) Step() (more bool, err error) {
 	c.mu.Lock()
 	wanted, finished, err := c.mu.wanted, c.mu.finished, c.mu.err
@@ -188,7 +191,9 @@ func (c *Compactor) finished() int64 {
 }
 
 func (c *Compactor) fail(err error) error {
-	c.finish(0, err)
+	if !shortage.Is(err) {
+		c.finish(0, err)
+	}
 	return err
 }
 
@@ -223,6 +228,10 @@ func (c *Compactor) Awaited() bool {
 	return len(c.mu.waiters) > 0
 }
 
+// shortagePause is the time between two attempts while the machine is short of
+// something.
+const shortagePause = 100 * time.Millisecond
+
 // maxPause bounds the pause between steps that are spread.
 const maxPause = 100 * time.Millisecond
 
@@ -248,6 +257,7 @@ func (c *Compactor) Start(failed func(error)) {
 	c.done = make(chan struct{})
 	go func() {
 		defer close(c.done)
+		short := false
 		for {
 			select {
 			case <-ctx.Done():
@@ -262,10 +272,22 @@ func (c *Compactor) Start(failed func(error)) {
 					since = began
 				}
 				more, err := c.Step()
+				if shortage.Is(err) {
+					if !short {
+						c.cfg.Logger.Warn("the removal of compacted revisions waits for the end of a shortage", zap.Error(err))
+					}
+					short = true
+					select {
+					case <-ctx.Done():
+					case <-time.After(shortagePause):
+					}
+					continue
+				}
 				if err != nil {
 					failed(err)
 					return
 				}
+				short = false
 				done := c.finished() > finished
 				if c.cfg.Stepped != nil && (more || done) {
 					c.cfg.Stepped(time.Since(began))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // Errors of a data directory that cannot be used. Nothing in it is changed.
@@ -30,9 +31,10 @@ var (
 )
 
 // IsDamage reports whether err says that what is on the disk is not what was
-// written, as far as the engine and the packages below this one say so.
+// written, as far as the engine and the packages below this one say so. What could
+// not be read for a shortage is not damage, whatever the reader made of it.
 func IsDamage(err error) bool {
-	return pebble.IsCorruptionError(err) || errors.Is(err, raftlog.ErrCorrupt)
+	return !shortage.Is(err) && (pebble.IsCorruptionError(err) || errors.Is(err, raftlog.ErrCorrupt))
 }
 
 // IsNewer reports whether err says that a newer release wrote what was read, as

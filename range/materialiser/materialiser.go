@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // Store is the engine's data, as the materialiser needs it (mvcc.Store).
@@ -80,7 +82,8 @@ func (m *Materialiser) Kick() {
 }
 
 // Step does a bounded amount of work. It reports whether there is more to do right
-// away. After an error there is nothing more: the engine failed.
+// away. After a shortage (shortage.Is) the same is to be done again; after any other
+// error there is nothing more: the engine failed.
 func (m *Materialiser) Step() (more bool, err error) {
 	if m.failed.Load() {
 		return false, nil
@@ -88,7 +91,7 @@ func (m *Materialiser) Step() (more bool, err error) {
 	before := m.cfg.Store.PendingFrom()
 	done, err := m.cfg.Store.MaterialiseStep(m.cfg.StepKeys)
 	if err != nil {
-		m.failed.Store(true)
+		m.failed.Store(!shortage.Is(err))
 		return false, fmt.Errorf("materialiser: %w", err)
 	}
 	if m.cfg.Store.PendingFrom() != before {
@@ -109,6 +112,10 @@ func (m *Materialiser) pause(took time.Duration) time.Duration {
 	return max(m.cfg.Pause, took)
 }
 
+// shortagePause is the time between two attempts while the machine is short of
+// something.
+const shortagePause = 100 * time.Millisecond
+
 // Start drives the materialiser with a goroutine until Stop. failed is called with a
 // fault of the engine.
 func (m *Materialiser) Start(failed func(error)) {
@@ -117,6 +124,7 @@ func (m *Materialiser) Start(failed func(error)) {
 	m.done = make(chan struct{})
 	go func() {
 		defer close(m.done)
+		short := false
 		for {
 			select {
 			case <-ctx.Done():
@@ -126,10 +134,22 @@ func (m *Materialiser) Start(failed func(error)) {
 			for ctx.Err() == nil {
 				began := time.Now()
 				more, err := m.Step()
+				if shortage.Is(err) {
+					if !short {
+						m.cfg.Logger.Warn("the writing out of a large deletion waits for the end of a shortage", zap.Error(err))
+					}
+					short = true
+					select {
+					case <-ctx.Done():
+					case <-time.After(shortagePause):
+					}
+					continue
+				}
 				if err != nil {
 					failed(err)
 					return
 				}
+				short = false
 				if !more {
 					break
 				}

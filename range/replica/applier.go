@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // applier applies the committed entries of a range's log. It is the state machine
@@ -149,7 +150,8 @@ func (a *applier) takeOutcome() outcome {
 func (a *applier) committed(o *outcome) error {
 	a.visible = o.state
 	for i := range o.began {
-		if err := a.ensureBoundaries(o.began[i].Descriptor); err != nil {
+		// After a shortage its replica ensures them, before anything is applied there.
+		if err := a.ensureBoundaries(o.began[i].Descriptor); err != nil && !shortage.Is(err) {
 			return err
 		}
 	}

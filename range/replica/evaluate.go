@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // evaluate evaluates free writes on the log plus the queue and asks the sequencer for
@@ -45,6 +46,9 @@ func (l *leader) evaluateWrite(view mvcc.View, q *request) {
 	switch {
 	case errors.Is(err, mvcc.ErrTooWide):
 		l.requests.refuse(q, ErrTooWide)
+		return
+	case shortage.Is(err):
+		l.requests.refuse(q, err)
 		return
 	case err != nil && !mvccRefusal(err):
 		l.requests.refuse(q, ErrFailed)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // Readers is the reading side of the replicas of a node (R5): it knows of each
@@ -75,7 +76,7 @@ type readState struct {
 // Await calls done once the replica has resolved rev under the named epoch or a
 // later one: at once on the caller's goroutine if it has, else later on the
 // worker, where done must not block. Errors: ErrFailed, ErrAwaitExpired,
-// ErrTooManyRequests. A range that this node does not know yet is waited for: a
+// ErrTooManyRequests, a shortage (shortage.Is). A range that this node does not know yet is waited for: a
 // split may be about to begin it.
 func (r *Readers) Await(rangeID, epoch uint64, rev int64, done func(error)) {
 	s, err := r.state(rangeID)
@@ -202,6 +203,9 @@ func (r *Readers) state(rangeID uint64) (*readState, error) {
 	case errors.Is(err, ErrNoReplica):
 		return r.newReadState(rangeID), nil
 	case err != nil:
+		if shortage.Is(err) {
+			return nil, err
+		}
 		r.begin(rangeID, nil).fail()
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
@@ -267,6 +271,14 @@ func (s *readState) publish(desc *rangepb.RangeDescriptor, resolved int64) {
 	}
 	if s.awaiting.Load() > 0 {
 		s.release(resolved, newSpan)
+	}
+}
+
+// failUnlessShort ends the reading of a replica that cannot be loaded. After a
+// shortage another attempt may find it good.
+func (s *readState) failUnlessShort(err error) {
+	if !shortage.Is(err) {
+		s.fail()
 	}
 }
 

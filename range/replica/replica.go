@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/raftgroup"
 	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // Replica is one replica of a range. It connects its parts: the Raft group, the applier,
@@ -55,7 +56,7 @@ func New(cfg Config) (*Replica, error) {
 	}
 	raftLog, err := raftlog.Load(cfg.DB, cfg.RangeID)
 	if err != nil {
-		read.fail()
+		read.failUnlessShort(err)
 		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
 	}
 	r := &Replica{
@@ -73,7 +74,7 @@ func New(cfg Config) (*Replica, error) {
 		ElectionTicks: cfg.ElectionTicks, HeartbeatTicks: cfg.HeartbeatTicks, Seed: cfg.Seed,
 	})
 	if err != nil {
-		read.fail()
+		read.failUnlessShort(err)
 		return nil, fmt.Errorf("replica of range %d: %w", cfg.RangeID, err)
 	}
 	r.raft = raftgroup.NewDriver(r.group)
@@ -156,10 +157,12 @@ func (r *Replica) Flush(b *pebble.Batch, round Round) {
 
 // advance gives raft its turn.
 func (r *Replica) advance(b *pebble.Batch, round Round) {
+	before := b.Len()
 	work, err := r.raft.Advance(b, round)
 	if err != nil {
 		r.fail(err)
-		if !damaged(err) {
+		// After a shortage the replica begins again from its rows, if none were staged.
+		if !damaged(err) && !(shortage.Is(err) && b.Len() == before) {
 			round.FailStore(err)
 		}
 		return
@@ -215,7 +218,7 @@ func (r *Replica) committed(o *outcome, a *answers) {
 // damaged tells a fault of this replica's data, after which others go on, from
 // one of the engine.
 func damaged(err error) bool {
-	return errors.Is(err, ErrCorrupt) || errors.Is(err, raftlog.ErrCorrupt)
+	return !shortage.Is(err) && (errors.Is(err, ErrCorrupt) || errors.Is(err, raftlog.ErrCorrupt))
 }
 
 // lookAtFault stops the replica if the leader has found what must stop it.
@@ -225,9 +228,15 @@ func (r *Replica) lookAtFault() {
 	}
 }
 
-// fail stops the replica: it serves nothing any more. The store closes it.
+// fail stops the replica: it serves nothing any more. The store closes it; after a
+// shortage, which is no damage, it loads another in its place.
 func (r *Replica) fail(err error) {
 	if r.failed != nil {
+		return
+	}
+	if shortage.Is(err) {
+		r.log.Warn("replica begins again after a shortage", zap.Stringer("state", r), zap.Error(err))
+		r.failed = fmt.Errorf("replica: range %d: %w", r.cfg.RangeID, err)
 		return
 	}
 	r.log.Error("replica stops", zap.Stringer("state", r), zap.Error(err))

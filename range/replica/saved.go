@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/keys"
 	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 var (
@@ -89,6 +90,9 @@ func load(r pebble.Reader, rangeID uint64) (Saved, error) {
 		return Saved{}, fmt.Errorf("%w: range %d has the descriptor of range %d", ErrCorrupt, rangeID, desc.RangeId)
 	}
 	applied, err := raftlog.ReadApplied(r, rangeID)
+	if shortage.Is(err) {
+		return Saved{}, fmt.Errorf("replica: range %d: %w", rangeID, err)
+	}
 	if err != nil {
 		return Saved{}, fmt.Errorf("%w: range %d: %w", ErrCorrupt, rangeID, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/range/raftlog"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // shard is a worker's part of the store. Two sets of fields: those under mu are
@@ -216,7 +217,12 @@ func (s *shard) visit(sl *slot) {
 
 func (s *shard) load(sl *slot) error {
 	if sl.failure != nil {
-		return sl.failure
+		// What has failed for a shortage is loaded again once none of its batches is under
+		// way, whose rows would be taken for durable.
+		if !shortage.Is(sl.failure) || sl.member != nil || sl.inFlight > 0 {
+			return sl.failure
+		}
+		sl.failure = nil
 	}
 	if sl.member != nil {
 		return nil
@@ -224,6 +230,9 @@ func (s *shard) load(sl *slot) error {
 	m, err := s.store.cfg.Loader(sl.id)
 	if err != nil {
 		err = fmt.Errorf("load group %d: %w", sl.id, err)
+		if shortage.Is(err) {
+			return err // another attempt may find it good
+		}
 		if errors.Is(err, ErrNotServed) || errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, raftlog.ErrFormat) {
 			s.store.cfg.Logger.Error("group is not served", zap.Uint64("group", sl.id), zap.Error(err))
 			sl.failure = err

@@ -39,13 +39,14 @@ mvcc/counts            mvcc/keys                                           !time
 mvcc                   mvcc/... proto/...                                  !time !net !go.etcd.io/raft/v3 !google.golang.org/grpc
 
 # ranges
+range/shortage
 range/raftlog          range/keys proto/...                                !time !net !google.golang.org/grpc
 range/raftgroup        range/raftlog range/keys proto/...                  !time !net !google.golang.org/grpc
-range/replica          range/raftgroup range/raftlog range/keys mvcc mvcc/spans proto/...  !time !net !google.golang.org/grpc
-range/engine           range/raftlog range/keys mvcc proto/...             !time !net !google.golang.org/grpc
-range/store            range/engine range/replica range/raftgroup range/raftlog range/keys mvcc proto/...  !net !google.golang.org/grpc
-range/compactor        range/keys mvcc proto/...                           !net !google.golang.org/grpc
-range/materialiser     range/keys mvcc proto/...                           !net !google.golang.org/grpc
+range/replica          range/raftgroup range/raftlog range/keys range/shortage mvcc mvcc/spans proto/...  !time !net !google.golang.org/grpc
+range/engine           range/raftlog range/keys range/shortage mvcc proto/...             !net !google.golang.org/grpc
+range/store            range/engine range/replica range/raftgroup range/raftlog range/keys range/shortage mvcc proto/...  !net !google.golang.org/grpc
+range/compactor        range/keys range/shortage mvcc proto/...                           !net !google.golang.org/grpc
+range/materialiser     range/keys range/shortage mvcc proto/...                           !net !google.golang.org/grpc
 
 # placement
 placement/meta         range/keys proto/...                                !time !net !google.golang.org/grpc

@@ -1,0 +1,36 @@
+package shortage
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+func TestShortages(t *testing.T) {
+	open := &os.PathError{Op: "open", Path: "000004.sst", Err: syscall.EMFILE}
+	for _, err := range []error{
+		open,
+		fmt.Errorf("read: %w", open),
+		errors.Join(pebble.ErrCorruption, open),
+		fmt.Errorf("%w: %w", pebble.ErrCorruption, &os.SyscallError{Syscall: "mmap", Err: syscall.ENOMEM}),
+		&os.PathError{Op: "write", Err: syscall.ENOSPC},
+		syscall.EDQUOT,
+	} {
+		if !Is(err) {
+			t.Errorf("%v is none", err)
+		}
+	}
+	for _, err := range []error{nil, io.EOF, os.ErrNotExist, syscall.EIO, pebble.ErrCorruption} {
+		if Is(err) {
+			t.Errorf("%v is one", err)
+		}
+	}
+	if !OfDescriptors(open) || OfSpace(open) || !OfSpace(syscall.ENOSPC) || OfDescriptors(syscall.ENOSPC) {
+		t.Error("of what")
+	}
+}
