@@ -73,6 +73,7 @@ type Engine struct {
 	// synced is the notes of what is synced; nil if none are made.
 	synced *syncedTable
 	logs   *logFiles
+	spare  *spareFS
 }
 
 // Open locks a data directory, or makes a new one, checks it and opens its
@@ -141,6 +142,9 @@ func (e *Engine) Close() error {
 	err := e.closeDB()
 	if e.synced != nil {
 		err = errors.Join(err, e.synced.close())
+	}
+	if e.spare != nil {
+		err = errors.Join(err, e.spare.close())
 	}
 	return errors.Join(err, e.dir.close())
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
@@ -14,12 +15,27 @@ import (
 // error where the write was ours. Anywhere else, as in a flush, the panic ends the
 // process, as it should: what the engine holds in memory is no longer what the disk
 // has.
-func Logger(l *zap.Logger) pebble.Logger { return logger{l.Named("engine").Sugar()} }
+//
+// What the engine says again and again, as of a compaction that it tries anew all
+// the time, is logged once a minute.
+func Logger(l *zap.Logger) pebble.Logger { return newLogger(l) }
 
-type logger struct{ zap *zap.SugaredLogger }
+func newLogger(l *zap.Logger) logger { return logger{l.Named("engine").Sugar(), newEpisodes(time.Now)} }
 
-func (l logger) Infof(format string, args ...any)  { l.zap.Debugf(format, args...) }
-func (l logger) Errorf(format string, args ...any) { l.zap.Errorf(format, args...) }
+type logger struct {
+	zap      *zap.SugaredLogger
+	episodes *episodes
+}
+
+func (l logger) Infof(format string, args ...any) { l.zap.Debugf(format, args...) }
+func (l logger) Errorf(format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	if more, log := l.episodes.next(withoutNumbers(message)); log && more > 0 {
+		l.zap.Errorw(message, "repeated", more)
+	} else if log {
+		l.zap.Error(message)
+	}
+}
 func (l logger) Fatalf(format string, args ...any) {
 	l.zap.Errorf(format, args...)
 	fatal := &FatalError{Message: fmt.Sprintf(format, args...)}

@@ -17,13 +17,16 @@ func (e *Engine) options(c Config) (*pebble.Options, error) {
 	if c.NoSync {
 		fs = noSync{fs}
 	}
+	e.spare = newSpareFS(fs, e.dir.path, c.Logger)
+	fs = e.spare
 	// A log holds less than the memtable, but a large write is not in that.
 	var err error
 	if e.logs, err = newLogFiles(fs, e.dir.enginePath(), 2*c.MemTableBytes); err != nil {
 		return nil, fmt.Errorf("%s: %w", e.dir.path, err)
 	}
 	o := mvcc.EngineOptions(e.logs)
-	o.Logger, o.EventListener = Logger(c.Logger), events(c.Logger)
+	l := newLogger(c.Logger)
+	o.Logger, o.EventListener = l, events(l)
 	if c.Stalled != nil {
 		o.EventListener.WriteStallBegin = func(pebble.WriteStallBeginInfo) { c.Stalled(true) }
 		o.EventListener.WriteStallEnd = func() { c.Stalled(false) }
@@ -66,12 +69,13 @@ func (e *Engine) noteSyncs(c Config) error {
 // events logs damage that the engine finds in a file; who was reading gets it as
 // an error and stops what it concerns. Left to itself the engine would end the
 // process, and with it every range whose data is good.
-func events(l *zap.Logger) *pebble.EventListener {
-	l = l.Named("engine")
+func events(l logger) *pebble.EventListener {
 	return &pebble.EventListener{
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			l.Error("damaged file", zap.String("path", info.Path), zap.Stringer("bounds", info.Bounds),
-				zap.String("error", info.Details.Error()))
+			if more, log := l.episodes.next("damaged file " + info.Path); log {
+				l.zap.Errorw("damaged file", "path", info.Path, "bounds", info.Bounds.String(),
+					"error", info.Details.Error(), "repeated", more)
+			}
 		},
 	}
 }

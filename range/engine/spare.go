@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+
+	"github.com/hawser-kv/hawser/range/shortage"
+)
+
+const (
+	// spareDescriptors are kept open for nothing. An operation that the engine cannot
+	// do without takes them when the process or the machine has none left: to make a
+	// log and a table, to sync the directory after each, to note both in the manifest.
+	spareDescriptors = 8
+	// makingRetryPause slows down what the engine does again and again, at once, while
+	// it cannot make a table.
+	makingRetryPause = 50 * time.Millisecond
+	// shortageEnds is how long nothing must have been refused for a shortage to have
+	// ended.
+	shortageEnds = time.Second
+)
+
+// spareFS is a file system that does not let the engine run out of file descriptors
+// where that would end the process: when a file cannot be made, it closes one of the
+// spare ones and makes it with that. The reading of a table fails, as it does not
+// end anything. Every shortage is logged once when it begins, and once when it has
+// ended.
+type spareFS struct {
+	vfs.FS
+	path string // what the spare descriptors are of: the data directory
+	log  *zap.Logger
+	mu   struct {
+		sync.Mutex
+		spare []io.Closer
+		// refused operations of this shortage, 0 if there is none; last is the time of
+		// the last one.
+		refused int
+		last    time.Time
+		closed  bool
+	}
+}
+
+// newSpareFS returns fs with spare descriptors of the directory at path.
+func newSpareFS(fs vfs.FS, path string, log *zap.Logger) *spareFS {
+	s := &spareFS{FS: fs, path: path, log: log}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fillLocked()
+	return s
+}
+
+// fillLocked takes spare descriptors until there are enough, or none is to be had.
+func (s *spareFS) fillLocked() {
+	for len(s.mu.spare) < spareDescriptors && !s.mu.closed {
+		d, err := s.FS.OpenDir(s.path)
+		if err != nil {
+			return // taken with the next file that can be made
+		}
+		s.mu.spare = append(s.mu.spare, d)
+	}
+}
+
+// close gives the spare descriptors back.
+func (s *spareFS) close() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.closed = true
+	for _, d := range s.mu.spare {
+		_ = d.Close() // a directory that is only open
+	}
+	s.mu.spare = nil
+	return nil
+}
+
+// making makes a file, with a spare descriptor if need be.
+func (s *spareFS) making(try func() error) error {
+	err := try()
+	for shortage.OfDescriptors(err) && s.giveUp() {
+		err = try()
+	}
+	return s.told(err)
+}
+
+// giveUp closes a spare descriptor, if there is one.
+func (s *spareFS) giveUp() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.spare) == 0 {
+		return false
+	}
+	last := len(s.mu.spare) - 1
+	_ = s.mu.spare[last].Close() // a directory that is only open
+	s.mu.spare = s.mu.spare[:last]
+	return true
+}
+
+// told notes what became of an operation, and returns it.
+func (s *spareFS) told(err error) error {
+	short := shortage.Is(err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case short:
+		if s.mu.refused == 0 {
+			s.log.Warn("a shortage begins: requests that meet it are refused", zap.Error(err))
+		}
+		s.mu.refused++
+		s.mu.last = time.Now()
+	case err == nil && s.mu.refused > 0 && time.Since(s.mu.last) > shortageEnds:
+		s.log.Info("the shortage has ended", zap.Int("refused-operations", s.mu.refused))
+		s.mu.refused = 0
+	}
+	if err == nil {
+		s.fillLocked()
+	}
+	return err
+}
+
+func (s *spareFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	err = s.making(func() (err error) { f, err = s.FS.Create(name, c); return err })
+	if shortage.Is(err) && !isLog(name) {
+		time.Sleep(makingRetryPause)
+	}
+	return f, err
+}
+
+func (s *spareFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	err = s.making(func() (err error) { f, err = s.FS.ReuseForWrite(oldname, newname, c); return err })
+	return f, err
+}
+
+func (s *spareFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (f vfs.File, err error) {
+	err = s.making(func() (err error) { f, err = s.FS.OpenReadWrite(name, c, opts...); return err })
+	return f, err
+}
+
+func (s *spareFS) OpenDir(name string) (f vfs.File, err error) {
+	err = s.making(func() (err error) { f, err = s.FS.OpenDir(name); return err })
+	return f, err
+}
+
+func (s *spareFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := s.FS.Open(name, opts...)
+	return f, s.told(err)
+}

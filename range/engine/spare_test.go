@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// limitedFS is the files of a process with a limit of descriptors. While it is
+// crowded, others take each descriptor that is free, but for those of a directory,
+// which are taken again so soon that nobody sees them.
+type limitedFS struct {
+	vfs.FS
+	limit, open atomic.Int64
+	crowded     atomic.Bool
+}
+
+func (fs *limitedFS) take(f vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &limitedFile{File: f, fs: fs}, nil
+}
+
+// full reports that there is no descriptor left, and takes one if there is.
+func (fs *limitedFS) full() bool {
+	if fs.open.Add(1) <= fs.limit.Load() {
+		return false
+	}
+	fs.open.Add(-1)
+	return true
+}
+
+func (fs *limitedFS) limited(open func() (vfs.File, error)) (vfs.File, error) {
+	if fs.full() {
+		return nil, fmt.Errorf("open: %w", syscall.EMFILE)
+	}
+	f, err := open()
+	if err != nil {
+		fs.open.Add(-1)
+	}
+	return fs.take(f, err)
+}
+
+func (fs *limitedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return fs.limited(func() (vfs.File, error) { return fs.FS.Create(name, c) })
+}
+
+func (fs *limitedFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return fs.limited(func() (vfs.File, error) { return fs.FS.ReuseForWrite(oldname, newname, c) })
+}
+
+func (fs *limitedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	return fs.limited(func() (vfs.File, error) { return fs.FS.Open(name, opts...) })
+}
+
+func (fs *limitedFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return fs.limited(func() (vfs.File, error) { return fs.FS.OpenReadWrite(name, c, opts...) })
+}
+
+func (fs *limitedFS) OpenDir(name string) (vfs.File, error) {
+	f, err := fs.limited(func() (vfs.File, error) { return fs.FS.OpenDir(name) })
+	if err == nil {
+		f.(*limitedFile).dir = true
+	}
+	return f, err
+}
+
+type limitedFile struct {
+	vfs.File
+	fs     *limitedFS
+	dir    bool
+	closed atomic.Bool
+}
+
+func (f *limitedFile) Close() error {
+	if !f.closed.Swap(true) {
+		if f.fs.crowded.Load() && !f.dir {
+			f.fs.limit.Add(-1)
+		}
+		f.fs.open.Add(-1)
+	}
+	return f.File.Close()
+}
+
+// TestNoDescriptorLeft: when others have taken every file descriptor, the engine
+// still begins logs, and goes on as before when there are descriptors again.
+func TestNoDescriptorLeft(t *testing.T) {
+	fs := &limitedFS{FS: vfs.NewMem()}
+	fs.limit.Store(1 << 20)
+	seen, logs := observer.New(zap.DebugLevel)
+	var rotations atomic.Int64
+	e, err := Open(Config{
+		FS: fs, Dir: "data", NewIDs: func() (uint64, uint64) { return 1, 2 }, MemTableBytes: 256 << 10, Logger: zap.New(seen),
+		Tune: func(o *pebble.Options) {
+			o.EventListener.WALCreated = func(pebble.WALCreateInfo) { rotations.Add(1) }
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(n int) {
+		t.Helper()
+		for i := range n {
+			err := e.Fault.Write(func() error { return e.DB.Set(fmt.Appendf(nil, "%d", i), make([]byte, 4<<10), pebble.NoSync) })
+			if err != nil {
+				t.Fatalf("write %d: %v", i, err)
+			}
+		}
+	}
+	write(1)
+	if err := e.DB.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	e.DB.TestOnlyWaitForCleaning()
+	fs.crowded.Store(true)
+	fs.limit.Store(fs.open.Load())
+	before := rotations.Load()
+	for rotations.Load() < before+2 {
+		write(1)
+	}
+	fs.crowded.Store(false)
+	fs.limit.Store(1 << 20)
+	write(1000)
+	if err := e.DB.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		_, closer, err := e.DB.Get(fmt.Appendf(nil, "%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = closer.Close()
+	}
+	e.spare.mu.Lock()
+	if n := len(e.spare.mu.spare); n != spareDescriptors {
+		t.Errorf("%d spare descriptors after the shortage", n)
+	}
+	e.spare.mu.Unlock()
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := fs.open.Load(); n > 1 { // the lock is not counted
+		t.Errorf("%d files are left open", n)
+	}
+	if n := len(logs.FilterMessageSnippet("a shortage begins").All()); n > 1 {
+		t.Errorf("the shortage is logged %d times", n)
+	}
+}
+
+// TestShortageIsLoggedOnce also when the engine meets it again and again.
+func TestShortageIsLoggedOnce(t *testing.T) {
+	fs := &limitedFS{FS: vfs.NewMem()}
+	fs.limit.Store(0)
+	seen, logs := observer.New(zap.DebugLevel)
+	s := newSpareFS(fs, "", zap.New(seen))
+	for range 100 {
+		if _, err := s.Open("a"); !strings.Contains(err.Error(), "too many open files") {
+			t.Fatal(err)
+		}
+	}
+	if n := logs.Len(); n != 1 {
+		t.Errorf("%d lines: %v", n, logs.All())
+	}
+}
