@@ -56,8 +56,10 @@ func TestHalfOfALargeRange(t *testing.T) {
 		// tolerance is how far from the middle the boundary may be, in percent of the range.
 		tolerance float64
 	}{
-		"even":                   {20_000, plain, func(int) int { return 100 }, true, 5},
-		"in memory":              {20_000, plain, func(int) int { return 5 }, false, 5},
+		"even": {20_000, plain, func(int) int { return 100 }, true, 5},
+		// The engine flushes some of it by itself, at any time: what it flushes during
+		// the search counts in memory and in files, for the first keys.
+		"in memory":              {20_000, plain, func(int) int { return 5 }, false, 20},
 		"large values first":     {20_000, plain, func(i int) int { return 10 + max(0, 4000-2*i) }, true, 5},
 		"large values last":      {20_000, plain, func(i int) int { return 10 + max(0, i-19_000) }, true, 8},
 		"few and large, one run": {600, plain, func(int) int { return 10_000 }, true, 5},
