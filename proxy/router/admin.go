@@ -58,10 +58,7 @@ func (o *ask[T]) cancel() { o.ended.Store(true) }
 // revision. mvcc.ErrCompacted, mvcc.ErrFutureRev.
 func (r *Router) Compact(ctx context.Context, rev int64) (int64, error) {
 	res, err := wait(ctx, r, true, func(_ Exec, done func(*placementpb.CompactResult, error)) func() {
-		o := &ask[*placementpb.CompactResult]{r: r, done: done,
-			send: func(_ int, f func(*placementpb.CompactResult, error)) { r.cfg.Sequencer.Compact(rev, f) }}
-		o.start()
-		return o.cancel
+		return r.StartCompact(rev, done)
 	})
 	if err != nil {
 		return 0, err
@@ -77,6 +74,15 @@ func (r *Router) Compact(ctx context.Context, rev int64) (int64, error) {
 	}
 	r.sawRevision(res.Revision)
 	return res.Revision, nil
+}
+
+// StartCompact is Compact for callers that do not wait: done is called once, on any
+// goroutine, with S's answer as it is, unless cancel was called before.
+func (r *Router) StartCompact(rev int64, done func(*placementpb.CompactResult, error)) (cancel func()) {
+	o := &ask[*placementpb.CompactResult]{r: r, done: done,
+		send: func(_ int, f func(*placementpb.CompactResult, error)) { r.cfg.Sequencer.Compact(rev, f) }}
+	o.start()
+	return o.cancel
 }
 
 // Errors of HalfKey.

@@ -48,6 +48,13 @@ func (r *Router) Split(ctx context.Context, key []byte) (left, right *rangepb.Ra
 	return res.Left, res.Right, nil
 }
 
+// StartSplit is Split for callers that do not wait: done is called once, on any
+// goroutine, with S's answer as it is, unless cancel was called before.
+func (r *Router) StartSplit(key []byte, done func(*placementpb.SplitResult, error)) (cancel func()) {
+	r.cfg.Ranges.PrepareSplit(key)
+	return r.startSplit(key, done)
+}
+
 func (r *Router) startSplit(key []byte, done func(*placementpb.SplitResult, error)) (cancel func()) {
 	o := &ask[*placementpb.SplitResult]{r: r, done: done}
 	o.send = func(attempt int, f func(*placementpb.SplitResult, error)) {

@@ -192,7 +192,7 @@ func (c *simClient) serverGone() {
 func (c *simClient) split() {
 	w := c.w
 	w.stats.Splits++
-	w.node.core.Client.Split(c.key(), func(*placementpb.SplitResult, error) {})
+	w.node.core.Router.StartSplit(c.key(), func(*placementpb.SplitResult, error) {})
 }
 
 // compact forgets what the truth has seen, but for the last few revisions.
@@ -201,7 +201,7 @@ func (c *simClient) compact() {
 	rev := c.lastRevision() - 10 - w.rng.Int64N(20)
 	if rev > 1 {
 		w.stats.Compactions++
-		w.node.core.Client.Compact(rev, func(*placementpb.CompactResult, error) {})
+		w.node.core.Router.StartCompact(rev, func(*placementpb.CompactResult, error) {})
 	}
 }
 
