@@ -15,8 +15,12 @@ const (
 	// limit is small.
 	reservedDescriptors = 150
 	// otherDescriptors is the part of it that is not for the engine's tables: logs,
-	// the manifest, directories, listeners, files being written.
+	// the manifest, directories, listeners, files being written, and the connections
+	// of --listen-metrics-urls.
 	otherDescriptors = 76
+	// metricsConnections are for --listen-metrics-urls alone, so that clients that
+	// hold all others do not starve health checks.
+	metricsConnections = 16
 	// maxOpenFiles is what the engine is given where the limit is large: what Pebble
 	// takes by itself.
 	maxOpenFiles = 1000

@@ -374,13 +374,14 @@ func (n *Node) listen() error {
 	n.openFiles = openFiles
 	places := make(chan struct{}, connections)
 	for _, group := range []struct {
-		what string
-		urls []url.URL
-		to   *[]net.Listener
+		what   string
+		urls   []url.URL
+		to     *[]net.Listener
+		places chan struct{}
 	}{
-		{"clients", n.cfg.ListenClientURLs, &n.listeners},
-		{"HTTP", n.cfg.ListenClientHTTPURLs, &n.webListeners},
-		{"metrics", n.cfg.ListenMetricsURLs, &n.metricsListeners},
+		{"clients", n.cfg.ListenClientURLs, &n.listeners, places},
+		{"HTTP", n.cfg.ListenClientHTTPURLs, &n.webListeners, places},
+		{"metrics", n.cfg.ListenMetricsURLs, &n.metricsListeners, make(chan struct{}, metricsConnections)},
 	} {
 		for _, u := range group.urls {
 			l, err := listenOn(u)
@@ -389,7 +390,7 @@ func (n *Node) listen() error {
 				return fmt.Errorf("listen for %s on %s: %w", group.what, u.String(), err)
 			}
 			if connections > 0 {
-				l = newLimitedListener(l, places)
+				l = newLimitedListener(l, group.places)
 			}
 			*group.to = append(*group.to, l)
 		}

@@ -116,6 +116,7 @@ func (e *Engine) open(cfg Config) error {
 		return explain(e.dir.path, "open the engine", err)
 	}
 	e.DB = db
+	e.spare.opened()
 	if err := e.dir.checkEngine(db); err != nil {
 		return fmt.Errorf("%s: %w", e.dir.path, err)
 	}

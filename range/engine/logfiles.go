@@ -144,27 +144,45 @@ func (l *logFiles) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 	if !isLog(name) {
 		return l.FS.Create(name, c)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.dropped = l.mu.drops > 0
-	if len(l.mu.spares) > 0 {
-		spare := l.mu.spares[0]
+	// Without the lock: to begin a log may wait for a file descriptor.
+	if spare, size := l.takeSpare(); spare != "" {
 		if f, err := l.FS.ReuseForWrite(spare, name, c); err == nil {
-			size := l.mu.sizes[spare]
-			l.mu.spares = l.mu.spares[1:]
-			delete(l.mu.sizes, spare)
-			l.mu.sizes[name] = size
+			l.began(name, size)
 			return &openLog{File: f, files: l, size: size, taken: *size}, nil
 		}
-		// Somebody removed it, or there is no descriptor, which Create tells.
+		// Somebody removed it, or there was no descriptor: it may have either name, and
+		// Create, which tells what is wrong, empties it under the new one.
+		_ = l.FS.Remove(spare)
 	}
 	f, err := l.FS.Create(name, c)
 	if err != nil {
 		return nil, err
 	}
 	size := new(int64)
-	l.mu.sizes[name] = size
+	l.began(name, size)
 	return &openLog{File: f, files: l, size: size}, nil
+}
+
+// takeSpare returns a log that is no longer needed, for a new one, and what it
+// takes; "" if there is none.
+func (l *logFiles) takeSpare() (path string, size *int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.dropped = l.mu.drops > 0
+	if len(l.mu.spares) == 0 {
+		return "", nil
+	}
+	path = l.mu.spares[0]
+	l.mu.spares = l.mu.spares[1:]
+	size = l.mu.sizes[path]
+	delete(l.mu.sizes, path)
+	return path, size
+}
+
+func (l *logFiles) began(name string, size *int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.sizes[name] = size
 }
 
 // Remove deletes a file.

@@ -16,6 +16,11 @@ const (
 	// do without takes them when the process or the machine has none left: to make a
 	// log and a table, to sync the directory after each, to note both in the manifest.
 	spareDescriptors = 8
+	// spareForTables are those that logs do not take: the flush of a table is what
+	// makes a log end and gives its descriptor back.
+	spareForTables = 3
+	// logRetryPause is between two attempts to begin a log.
+	logRetryPause = 10 * time.Millisecond
 	// makingRetryPause slows down what the engine does again and again, at once, while
 	// it cannot make a table.
 	makingRetryPause = 50 * time.Millisecond
@@ -26,9 +31,10 @@ const (
 
 // spareFS is a file system that does not let the engine run out of file descriptors
 // where that would end the process: when a file cannot be made, it closes one of the
-// spare ones and makes it with that. The reading of a table fails, as it does not
-// end anything. Every shortage is logged once when it begins, and once when it has
-// ended.
+// spare ones and makes it with that. When there is none of these either, the next
+// log, without which the engine ends the process, waits: so do those who write, until
+// somebody gives a descriptor back. The reading of a table fails, as it does not end
+// anything. Every shortage is logged once when it begins, and once when it has ended.
 type spareFS struct {
 	vfs.FS
 	path string // what the spare descriptors are of: the data directory
@@ -41,6 +47,8 @@ type spareFS struct {
 		refused int
 		last    time.Time
 		closed  bool
+		// patient: the engine is open, and logs wait for a descriptor.
+		patient bool
 	}
 }
 
@@ -76,20 +84,35 @@ func (s *spareFS) close() (err error) {
 	return nil
 }
 
-// making makes a file, with a spare descriptor if need be.
-func (s *spareFS) making(try func() error) error {
+// opened lets logs wait for a descriptor from now on. An engine that is being opened
+// fails for want of one instead.
+func (s *spareFS) opened() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.patient = true
+}
+
+func (s *spareFS) isPatient() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.patient && !s.mu.closed
+}
+
+// making makes a file, with a spare descriptor if need be and more than keep are
+// left.
+func (s *spareFS) making(keep int, try func() error) error {
 	err := try()
-	for shortage.OfDescriptors(err) && s.giveUp() {
+	for shortage.OfDescriptors(err) && s.giveUp(keep) {
 		err = try()
 	}
 	return s.told(err)
 }
 
-// giveUp closes a spare descriptor, if there is one.
-func (s *spareFS) giveUp() bool {
+// giveUp closes a spare descriptor, if there are more than keep.
+func (s *spareFS) giveUp(keep int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.mu.spare) == 0 {
+	if len(s.mu.spare) <= keep {
 		return false
 	}
 	last := len(s.mu.spare) - 1
@@ -121,25 +144,33 @@ func (s *spareFS) told(err error) error {
 }
 
 func (s *spareFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
-	err = s.making(func() (err error) { f, err = s.FS.Create(name, c); return err })
-	if shortage.Is(err) && !isLog(name) {
+	create := func() (err error) { f, err = s.FS.Create(name, c); return err }
+	if isLog(name) {
+		for err = s.making(spareForTables, create); shortage.OfDescriptors(err) && s.isPatient(); {
+			time.Sleep(logRetryPause)
+			err = s.making(spareForTables, create)
+		}
+		return f, err
+	}
+	if err = s.making(0, create); shortage.Is(err) {
 		time.Sleep(makingRetryPause)
 	}
 	return f, err
 }
 
-func (s *spareFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
-	err = s.making(func() (err error) { f, err = s.FS.ReuseForWrite(oldname, newname, c); return err })
-	return f, err
+// ReuseForWrite is not tried again: the file may have its new name already.
+func (s *spareFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := s.FS.ReuseForWrite(oldname, newname, c)
+	return f, s.told(err)
 }
 
 func (s *spareFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (f vfs.File, err error) {
-	err = s.making(func() (err error) { f, err = s.FS.OpenReadWrite(name, c, opts...); return err })
+	err = s.making(0, func() (err error) { f, err = s.FS.OpenReadWrite(name, c, opts...); return err })
 	return f, err
 }
 
 func (s *spareFS) OpenDir(name string) (f vfs.File, err error) {
-	err = s.making(func() (err error) { f, err = s.FS.OpenDir(name); return err })
+	err = s.making(0, func() (err error) { f, err = s.FS.OpenDir(name); return err })
 	return f, err
 }
 

@@ -170,3 +170,92 @@ func TestShortageIsLoggedOnce(t *testing.T) {
 		t.Errorf("%d lines: %v", n, logs.All())
 	}
 }
+
+// TestLogWaitsForADescriptor when the engine is open and all spare ones are taken; an
+// engine that is being opened fails.
+func TestLogWaitsForADescriptor(t *testing.T) {
+	fs := &limitedFS{FS: vfs.NewMem()}
+	seen, logs := observer.New(zap.DebugLevel)
+	s := newSpareFS(fs, "", zap.New(seen))
+	if _, err := s.Create("1.log", "wal"); err == nil {
+		t.Fatal("a log without a descriptor")
+	}
+	if logs.Len() != 1 {
+		t.Fatalf("%v", logs.All())
+	}
+	s.opened()
+	made := make(chan error)
+	go func() {
+		f, err := s.Create("1.log", "wal")
+		if err == nil {
+			err = f.Close()
+		}
+		made <- err
+	}()
+	select {
+	case err := <-made:
+		t.Fatalf("it did not wait: %v", err)
+	default:
+	}
+	fs.limit.Store(1)
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLogsLeaveTablesSomeDescriptors: else no log would ever end.
+func TestLogsLeaveTablesSomeDescriptors(t *testing.T) {
+	fs := &limitedFS{FS: vfs.NewMem()}
+	fs.limit.Store(spareDescriptors)
+	s := newSpareFS(fs, "", zap.NewNop())
+	logs := 0
+	for ; ; logs++ {
+		if _, err := s.Create(fmt.Sprintf("%d.log", logs), "wal"); err != nil {
+			break
+		}
+	}
+	if _, err := s.Create("1.sst", "sst"); err != nil {
+		t.Errorf("no table after %d logs: %v", logs, err)
+	}
+}
+
+// renamingFS renames a log that is used again, and then lacks a descriptor to open
+// it, as a disk.
+type renamingFS struct{ *limitedFS }
+
+func (fs renamingFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Rename(oldname, newname); err != nil {
+		return nil, err
+	}
+	return fs.OpenReadWrite(newname, c)
+}
+
+// TestLogUsedAgainWithoutADescriptor: that it has its new name already is no error,
+// and nothing is remembered of the old one.
+func TestLogUsedAgainWithoutADescriptor(t *testing.T) {
+	fs := renamingFS{&limitedFS{FS: vfs.NewMem()}}
+	fs.limit.Store(spareDescriptors)
+	l, err := newLogFiles(newSpareFS(fs, "", zap.NewNop()), "", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(name string) {
+		t.Helper()
+		f, err := l.Create(name, "wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("1.log")
+	if !l.keep("1.log") {
+		t.Fatal("it is not kept")
+	}
+	fs.limit.Store(spareDescriptors - 1)
+	create("2.log")
+	if len(l.mu.spares) != 0 || len(l.mu.sizes) != 1 || l.mu.sizes["2.log"] == nil {
+		t.Errorf("spares %v, sizes %v", l.mu.spares, l.mu.sizes)
+	}
+}
