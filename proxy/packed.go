@@ -6,9 +6,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -72,27 +70,50 @@ func (s *watchServer) sendPackedWhole(ctx context.Context, r *watch.Response, wr
 		return err
 	}
 	p := &packedResponse{frame: frame}
-	size := int64(len(frame))
-	for b, err := range r.Encoded() {
-		if err != nil {
-			return err
+	share := s.cfg.Responses.NewShare()
+	if r.ReadsPrevious() {
+		err = s.cfg.Responses.Try(ctx, share, func() error { return s.encode(r, p, share.HoldEncoded) })
+	} else {
+		size := int64(0)
+		if err = s.encode(r, p, func(n int64) error { size += n; return nil }); err == nil {
+			err = s.cfg.Responses.Wait(ctx, share, size)
 		}
-		size += int64(len(b))
-		p.events = append(p.events, b)
 	}
-	if size > maxSendBytes {
-		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, maxSendBytes)
+	if err != nil {
+		share.Release()
+		return err
 	}
-	if s.cfg.Responses != nil {
-		share := s.cfg.Responses.NewShare()
-		if err := s.cfg.Responses.Wait(ctx, share, size); err != nil {
-			share.Release()
-			return err
-		}
+	if share.Large() {
 		share.ReleaseAfter(ctx) // gRPC may keep what it does not send any more
 		p.share = share
 	}
 	return stream.SendMsg(p)
+}
+
+// encode puts the events of a response into p. hold is told of the bytes of each
+// piece; after its error p has no events.
+func (s *watchServer) encode(r *watch.Response, p *packedResponse, hold func(n int64) error) error {
+	events, err := s.pieces(r, hold)
+	if err == nil {
+		err = hold(int64(len(p.frame)))
+	}
+	if err == nil {
+		p.events = events
+	}
+	return err
+}
+
+func (s *watchServer) pieces(r *watch.Response, hold func(n int64) error) (events [][]byte, err error) {
+	for b, err := range r.Encoded(s.cfg.Previous) {
+		if err != nil {
+			return nil, err
+		}
+		if err := hold(int64(len(b))); err != nil {
+			return nil, err
+		}
+		events = append(events, b)
+	}
+	return events, nil
 }
 
 // sendPackedFragments cuts where sendFragments does.
@@ -109,7 +130,7 @@ func (s *watchServer) sendPackedFragments(r *watch.Response, wr *pb.WatchRespons
 	}
 	piece := &packedResponse{frame: more}
 	n, size := 0, len(more)
-	for b, err := range r.Encoded() {
+	for b, err := range r.Encoded(s.cfg.Previous) {
 		if err != nil {
 			return err
 		}

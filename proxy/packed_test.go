@@ -3,11 +3,15 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/mvcc"
@@ -120,5 +124,108 @@ func TestALargeRevisionIsSentAsItIsEncoded(t *testing.T) {
 	}
 	if _, released := responses.Held(); released == 0 {
 		t.Error("nothing was counted")
+	}
+}
+
+// Previous values of a large revision are read when there is room for them: what is
+// larger than all responses may be is refused before it is read to its end, what is
+// not waits for its turn, and fragments are read one by one.
+func TestPreviousValuesOfALargeRevisionAreBounded(t *testing.T) {
+	const n, valueBytes, limit, watchers = 1000, 48 << 10, 1 << 20, 4
+	var history oneRevision
+	for i := range n {
+		history = append(history, mvcc.Event{Revision: 3, Sub: uint32(i), Delete: true, Kv: &mvccpb.KeyValue{Key: fmt.Appendf(nil, "k%04d", i), ModRevision: 3}})
+	}
+	f := watch.NewFrontier()
+	s := watch.NewService(f, watch.Config{History: history})
+	s.Loaded(1, 3)
+	s.Start()
+	defer s.Stop()
+	s.Cut(&placementpb.Cut{Revision: 3, First: true, Descriptors: []*rangepb.RangeDescriptor{{RangeId: 1}}})
+	responses := router.NewResponses(router.MinResponseBytes)
+	var read atomic.Int64 // bytes of previous values
+	server := NewWatchServer(WatchConfig{
+		Service: s,
+		Current: func(context.Context) (int64, int64, error) { return 3, 0, nil },
+		Previous: func(key []byte, _ int64) (*mvccpb.KeyValue, error) {
+			read.Add(valueBytes)
+			if held, _ := responses.Held(); held > responses.Limit() {
+				t.Errorf("%d bytes are held, %d may be", held, responses.Limit())
+			}
+			return &mvccpb.KeyValue{Key: key, Value: make([]byte, valueBytes), CreateRevision: 2, ModRevision: 2, Version: 1}, nil
+		},
+		FillHeader:    func(*pb.ResponseHeader) {},
+		FragmentBytes: limit,
+		Responses:     responses,
+		Stopping:      make(chan struct{}),
+	})
+	begin := func(end string, fragment bool) (*encodedCall, chan error, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		call := &encodedCall{
+			watchCall: &watchCall{ctx: ctx, requests: make(chan *pb.WatchRequest, 1), responses: make(chan *pb.WatchResponse)},
+			codec:     newCountingCodec(NewMetrics(), responses), sizes: make(chan int, n),
+		}
+		call.requests <- &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+			Key: []byte("k"), RangeEnd: []byte(end), StartRevision: 3, Fragment: fragment, PrevKv: true}}}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Watch(call) }()
+		if r := receive(t, call.watchCall, ended); !r.Created {
+			t.Fatalf("the first response is %v, want created", r)
+		}
+		return call, ended, cancel
+	}
+	next := func(key int, r *pb.WatchResponse) int {
+		for _, e := range r.Events {
+			if want := fmt.Sprintf("k%04d", key); string(e.Kv.Key) != want || len(e.PrevKv.GetValue()) != valueBytes {
+				t.Fatalf("event of %q with %d bytes before, want %q with %d", e.Kv.Key, len(e.PrevKv.GetValue()), want, valueBytes)
+			}
+			key++
+		}
+		return key
+	}
+
+	_, ended, cancel := begin("l", false)
+	if err := <-ended; status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%d bytes in one message: %v", n*valueBytes, err)
+	}
+	cancel()
+	if got := read.Load(); got > router.MinResponseBytes+valueBytes {
+		t.Errorf("%d bytes were read for a response that is refused, %d may be", got, router.MinResponseBytes)
+	}
+
+	call, ended, cancel := begin("l", true)
+	before := read.Load()
+	for keys := 0; keys < n; {
+		r := receive(t, call.watchCall, ended)
+		keys = next(keys, r)
+		if r.Fragment != (keys < n) {
+			t.Errorf("fragment %t after %d keys", r.Fragment, keys)
+		}
+		// The piece that is sent next may be there.
+		if ahead := read.Load() - before - int64(keys)*valueBytes; ahead > 2*limit {
+			t.Fatalf("%d bytes were read ahead", ahead)
+		}
+	}
+	cancel()
+	<-ended
+
+	var all sync.WaitGroup
+	for range watchers { // each has 9.6 MB of 16 MiB
+		call, ended, cancel := begin("k0200", false)
+		all.Go(func() {
+			defer cancel()
+			select {
+			case r := <-call.responses:
+				if got := next(0, r); got != 200 {
+					t.Errorf("%d events", got)
+				}
+			case err := <-ended:
+				t.Errorf("the watch ended: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if held, released := responses.Held(); held != 0 || released == 0 {
+		t.Errorf("%d bytes are held that were written, %d were", held, released)
 	}
 }

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/proxy/router"
@@ -29,7 +28,8 @@ type WatchConfig struct {
 	// FragmentBytes is the size from which a response is split for a watcher
 	// that asked for fragments (etcd/W14).
 	FragmentBytes int
-	// Responses bounds the memory of large responses. nil: there is no bound.
+	// Responses bounds the memory of large responses. nil: they are bounded by what gRPC
+	// sends alone.
 	Responses *router.Responses
 	// Sent is told how many events a response had that was sent. May be nil.
 	Sent func(events int)
@@ -47,6 +47,9 @@ type watchServer struct {
 // NewWatchServer returns etcd's Watch service.
 func NewWatchServer(cfg WatchConfig) pb.WatchServer {
 	cfg.Previous = watch.ReadPrevious(cfg.Previous)
+	if cfg.Responses == nil {
+		cfg.Responses = router.NewResponses(math.MaxInt64 / 4)
+	}
 	return &watchServer{cfg: cfg}
 }
 
@@ -178,16 +181,13 @@ func (s *watchServer) sendWhole(ctx context.Context, wr *pb.WatchResponse, send 
 	for _, e := range wr.Events {
 		size += int64(len(e.Kv.Key) + len(e.Kv.Value) + len(e.PrevKv.GetKey()) + len(e.PrevKv.GetValue()))
 	}
-	if size > maxSendBytes {
-		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, maxSendBytes)
-	}
-	if s.cfg.Responses == nil {
-		return send(wr)
-	}
 	share := s.cfg.Responses.NewShare()
 	if err := s.cfg.Responses.Wait(ctx, share, size); err != nil {
 		share.Release()
 		return err
+	}
+	if !share.Large() {
+		return send(wr)
 	}
 	share.ReleaseAfter(ctx) // gRPC may keep what it does not send any more
 	s.cfg.Responses.Attach(wr, share)

@@ -159,8 +159,15 @@ func (r *Responses) whenRoom(s *Share, f func()) (cancel func()) {
 // Wait has a share hold n bytes more of a response that is there already and is to
 // be encoded. It waits for them until ctx ends. *ResponseTooLargeError.
 func (r *Responses) Wait(ctx context.Context, s *Share, n int64) error {
+	return r.Try(ctx, s, func() error { return s.HoldEncoded(n) })
+}
+
+// Try calls fn, which makes a response that s holds. When there is no room for it fn
+// returns that error of s and keeps nothing of what it has made; it is called again,
+// from the beginning, when s was given room. Try waits for that until ctx ends.
+func (r *Responses) Try(ctx context.Context, s *Share, fn func() error) error {
 	for {
-		err := s.holdBytes(n, n)
+		err := fn()
 		if !errors.Is(err, errNoRoom) {
 			return err
 		}
@@ -225,6 +232,10 @@ func (s *Share) Hold(kv *mvccpb.KeyValue) error {
 	n := int64(len(kv.Key) + len(kv.Value))
 	return s.holdBytes(n, 2*n+rowBytes)
 }
+
+// HoldEncoded counts n bytes that are there as they are sent. Errors are those of
+// Hold.
+func (s *Share) HoldEncoded(n int64) error { return s.holdBytes(n, n) }
 
 // holdBytes counts n bytes that are sent and take memory.
 func (s *Share) holdBytes(n, memory int64) error {

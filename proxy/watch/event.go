@@ -58,11 +58,6 @@ func (e *event) isCreate() bool {
 	return !e.delete && e.kv.CreateRevision == e.kv.ModRevision
 }
 
-// message makes etcd's event, without the previous key-value.
-func (e *event) message() *mvccpb.Event {
-	return &mvccpb.Event{Type: eventType(e.delete), Kv: e.kv}
-}
-
 func eventType(isDelete bool) mvccpb.Event_EventType {
 	if isDelete {
 		return mvccpb.Event_DELETE

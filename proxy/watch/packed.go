@@ -13,7 +13,7 @@ import (
 // read of history finds of a revision, once its watchers have enough, is *packed*: each
 // event is encoded once, as it stands in a WatchResponse, for all watchers that ride in
 // the read, and they refer to pieces of that. Watchers that want previous values get
-// messages, for those have to be read first.
+// these read and encoded one after the other, when the response is sent.
 
 // eventsField is the number of the field "events" in a WatchResponse.
 const eventsField protowire.Number = 11
@@ -22,6 +22,9 @@ const (
 	// chunkBytes is how much is packed in one piece of memory: what one watcher holds of
 	// it keeps all of it.
 	chunkBytes = 64 << 10
+	// firstChunkBytes is the first piece where there may be few events; each that
+	// follows is twice as large.
+	firstChunkBytes = 4 << 10
 	// chunkSlack is room behind a chunk that is not used: gRPC tells that it has
 	// written a buffer only if its capacity is more than 1 KiB.
 	chunkSlack = 2 << 10
@@ -37,14 +40,22 @@ type chunk struct {
 }
 
 // packer encodes the events of one read of history.
-type packer struct{ last *chunk }
+type packer struct {
+	last *chunk
+	// next is the size of the next chunk if that is not chunkBytes.
+	next int
+}
 
 // add encodes an event and returns its place.
 func (p *packer) add(e *mvccpb.Event) (run, error) {
 	size := proto.Size(e)
 	whole := protowire.SizeTag(eventsField) + protowire.SizeBytes(size)
 	if p.last == nil || len(p.last.b)+whole > cap(p.last.b)-chunkSlack {
-		p.last = &chunk{b: make([]byte, 0, max(chunkBytes, whole)+chunkSlack)}
+		size := chunkBytes
+		if p.next > 0 {
+			size, p.next = p.next, min(2*p.next, chunkBytes)
+		}
+		p.last = &chunk{b: make([]byte, 0, max(size, whole)+chunkSlack)}
 	}
 	c := p.last
 	from := len(c.b)
@@ -83,23 +94,34 @@ func (p *packed) add(revision int64, r run) {
 	p.runs = append(p.runs, r)
 }
 
-// Packed says whether the response has events that are encoded: then Encoded gives all
-// of them as they are to be sent.
-func (r *Response) Packed() bool { return r.packed.n > 0 }
+// Packed says whether the response has events that are encoded, or are to be one by
+// one: then Encoded gives all of them as they are to be sent.
+func (r *Response) Packed() bool { return r.packed.n > 0 || r.ReadsPrevious() }
+
+// ReadsPrevious says whether Encoded reads previous values, of which there may be any
+// amount. Then it can be called again.
+func (r *Response) ReadsPrevious() bool { return r.prevKV && len(r.events) > 1 }
 
 // NumEvents is the number of events in the response.
 func (r *Response) NumEvents() int { return len(r.events) + r.packed.n }
 
 // Encoded gives the events as they stand in an encoded WatchResponse, in order, each
-// piece with whole ones. Nobody may change a piece. What was given the response does not
-// hold any more, so it can be called once.
-func (r *Response) Encoded() iter.Seq2[[]byte, error] {
+// piece with whole ones, with previous values where they were asked for. Nobody may
+// change a piece. What was given the response does not hold any more, so it can be
+// called once, but see ReadsPrevious.
+func (r *Response) Encoded(previous PreviousReader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		var p packer
-		for len(r.events) > 0 {
-			e := r.events[0]
-			r.events = r.events[1:]
-			place, err := p.add(e.message())
+		p := packer{next: firstChunkBytes}
+		for events := r.events; len(events) > 0; events = events[1:] {
+			m := new(mvccpb.Event)
+			err := r.message(m, events[0], previous)
+			if !r.prevKV {
+				r.events = events[1:]
+			}
+			var place run
+			if err == nil {
+				place, err = p.add(m)
+			}
 			if err != nil {
 				yield(nil, err)
 				return

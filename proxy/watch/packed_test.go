@@ -131,7 +131,7 @@ func TestEncodedIsWatchResponse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for b, err := range r.Encoded() {
+	for b, err := range r.Encoded(nil) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,21 +87,22 @@ func (r *Response) Events(previous PreviousReader) ([]*mvccpb.Event, error) {
 	backing := make([]mvccpb.Event, len(r.events))
 	for i, e := range r.events {
 		ev := &backing[i]
-		ev.Kv = e.kv
-		if e.delete {
-			ev.Type = mvccpb.Event_DELETE
-		}
-		if r.prevKV && !e.isCreate() {
-			kv, err := e.previousKV(previous)
-			if err != nil {
-				return nil, err
-			}
-			ev.PrevKv = kv
+		if err := r.message(ev, e, previous); err != nil {
+			return nil, err
 		}
 		out[i] = ev
 	}
 	more, err := r.packed.unpack()
 	return append(out, more...), err
+}
+
+// message makes m the message of an event for this response.
+func (r *Response) message(m *mvccpb.Event, e *event, previous PreviousReader) (err error) {
+	m.Kv, m.Type = e.kv, eventType(e.delete)
+	if r.prevKV && !e.isCreate() {
+		m.PrevKv, err = e.previousKV(previous)
+	}
+	return err
 }
 
 // WatchResponse makes etcd's message, without what only the server knows of
