@@ -137,9 +137,10 @@ func TestWhatDeployersOfEtcdSetIsAccepted(t *testing.T) {
 				ETCD_ADVERTISE_CLIENT_URLS=http://etcd-0.etcd-headless.default.svc.cluster.local:2379,http://etcd.default.svc.cluster.local:2379
 				ETCD_LISTEN_CLIENT_URLS=http://0.0.0.0:2379 ETCD_LISTEN_PEER_URLS=http://0.0.0.0:2380
 				ETCD_INITIAL_ADVERTISE_PEER_URLS=http://etcd-0.etcd-headless.default.svc.cluster.local:2380
-				ETCD_AUTO_COMPACTION_MODE= ETCD_AUTO_COMPACTION_RETENTION= ETCD_MAX_PROCS= ETCD_AUTH_TOKEN=simple
+				ETCD_AUTO_COMPACTION_MODE= ETCD_AUTO_COMPACTION_RETENTION= ETCD_MAX_PROCS=
+				ETCD_AUTH_TOKEN=jwt,priv-key=/opt/bitnami/etcd/certs/token/jwt-token.pem,sign-method=RS256,ttl=10m
 				ETCD_CLUSTER_DOMAIN=etcd-headless.default.svc.cluster.local ETCD_INITIAL_CLUSTER_STATE=new`,
-			wantWarnings: []string{"CLUSTER_DOMAIN", "DISASTER_RECOVERY", "MAX_PROCS", "ON_K8S", "START_FROM_SNAPSHOT"},
+			wantWarnings: []string{"AUTH_TOKEN", "CLUSTER_DOMAIN", "DISASTER_RECOVERY", "MAX_PROCS", "ON_K8S", "START_FROM_SNAPSHOT"},
 		},
 		{
 			what:         "milvus' compose file",

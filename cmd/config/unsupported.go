@@ -37,13 +37,13 @@ const (
 	boolean
 	number
 	duration
+	tokens // "simple", "jwt,sign-method=...", or nothing
 )
 
 const (
 	noTLS       = "TLS is not supported yet"
 	noCluster   = "clusters of several nodes are not supported yet"
 	noDiscovery = "discovery is not supported yet"
-	noAuth      = "authentication is not supported yet"
 	noTracing   = "distributed tracing is not supported yet"
 	noRotation  = "log rotation is not supported; rotate from outside"
 	noGateway   = "the JSON gateway is not supported yet"
@@ -86,7 +86,9 @@ var foreignOptions = slices.Concat(
 	tuning(noUse, boolean, "true", "discovery-insecure-transport"),
 	tuning(noUse, boolean, "false", "discovery-insecure-skip-tls-verify"),
 
-	refused(noAuth, anyText, "simple", "auth-token"),
+	// It names the form of the tokens and switches nothing on, in etcd either: that is
+	// a call, "auth enable", which fails here.
+	tuning(noUse, tokens, "simple|", "auth-token"),
 	tuning(noUse, number, "10", "bcrypt-cost"),
 	tuning(noUse, number, "300", "auth-token-ttl"),
 
@@ -184,6 +186,12 @@ func (k kind) normal(value string) (string, error) {
 			return "", errors.New("must be a duration with a unit, such as 500ms or 10s")
 		}
 		return d.String(), nil
+	case tokens:
+		switch provider, _, _ := strings.Cut(value, ","); provider {
+		case "", "simple", "jwt":
+			return value, nil
+		}
+		return "", errors.New("must be simple, or jwt and its options")
 	default:
 		return value, nil
 	}
