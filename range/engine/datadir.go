@@ -89,9 +89,7 @@ func openDataDir(fs vfs.FS, path string, log *zap.Logger, newID func() Identity)
 	if newID == nil {
 		return nil, fmt.Errorf("%s: %w", path, ErrNoData)
 	}
-	d.id = newID()
-	d.id.Format = dataFormat
-	d.id.Checksum = d.id.sum()
+	d.id = newID().sealed()
 	d.isNew = true
 	return d, errors.Join(replaceFile(fs, path, newFile, nil), writeIdentity(fs, path, d.id))
 }

@@ -56,7 +56,7 @@ func TestDataDirectoryThatCannotBeUsedIsRefusedAndUntouched(t *testing.T) {
 		want error
 	}{
 		{"newer format", func(t *testing.T, dir string) {
-			write(t, filepath.Join(dir, identityFile), `{"format":2,"shape":"unknown"}`)
+			write(t, filepath.Join(dir, identityFile), `{"format":3,"shape":"unknown"}`)
 		}, ErrNewerFormat},
 		{"damaged identity", func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, identityFile), `{"format":1,"cluster_id":"7","node_id":"8","checksum":1}`)
@@ -71,10 +71,7 @@ func TestDataDirectoryThatCannotBeUsedIsRefusedAndUntouched(t *testing.T) {
 			write(t, filepath.Join(dir, etcdDir, "snap", "db"), "x")
 		}, ErrEtcdData},
 		{"engine missing", func(t *testing.T, dir string) {
-			id := testID()
-			id.Format = dataFormat
-			id.Checksum = id.sum()
-			if err := writeIdentity(vfs.Default, dir, id); err != nil {
+			if err := writeIdentity(vfs.Default, dir, testID().sealed()); err != nil {
 				t.Fatal(err)
 			}
 		}, ErrDamaged},

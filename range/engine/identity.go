@@ -16,24 +16,43 @@ import (
 )
 
 // dataFormat is the version of the layout of a data directory. A server
-// refuses one that is newer than its own.
-const dataFormat = 1
+// refuses one that is newer than its own. Format 1 did not say whether there are
+// notes of what is synced.
+const dataFormat = 2
 
 // Identity says whose a data directory is.
 type Identity struct {
 	Format    int    `json:"format"`
 	ClusterID uint64 `json:"cluster_id,string"`
 	NodeID    uint64 `json:"node_id,string"`
+	// Notes: the file SYNCED has been written beside the engine's files. Without it
+	// the directory is not whole. Only the directory's own identity file says so,
+	// not the engine's.
+	Notes bool `json:"notes,omitempty"`
 	// Checksum is the CRC32C of the fields above, against a damaged file.
 	Checksum uint32 `json:"checksum"`
 }
 
 func (id Identity) sum() uint32 {
-	var b [20]byte
-	binary.BigEndian.PutUint32(b[:], uint32(id.Format))
-	binary.BigEndian.PutUint64(b[4:], id.ClusterID)
-	binary.BigEndian.PutUint64(b[12:], id.NodeID)
-	return crc32.Checksum(b[:], crc32.MakeTable(crc32.Castagnoli))
+	b := make([]byte, 0, 21)
+	b = binary.BigEndian.AppendUint32(b, uint32(id.Format))
+	b = binary.BigEndian.AppendUint64(b, id.ClusterID)
+	b = binary.BigEndian.AppendUint64(b, id.NodeID)
+	if id.Format > 1 {
+		var notes byte
+		if id.Notes {
+			notes = 1
+		}
+		b = append(b, notes)
+	}
+	return crc32.Checksum(b, castagnoli)
+}
+
+// sealed returns the identity in the present format.
+func (id Identity) sealed() Identity {
+	id.Format = dataFormat
+	id.Checksum = id.sum()
+	return id
 }
 
 // readIdentity reads the identity file of a directory. Errors: the sentinels
@@ -104,6 +123,21 @@ func syncDir(fs vfs.FS, dir string) error {
 	return errors.Join(opened.Sync(), opened.Close())
 }
 
+// keepsNotes says durably that the notes of what is synced, which are there now, must
+// be there from now on.
+func (d *dataDir) keepsNotes() error {
+	if d.id.Notes {
+		return nil
+	}
+	id := d.id
+	id.Notes = true
+	if err := writeIdentity(d.fs, d.path, id.sealed()); err != nil {
+		return err
+	}
+	d.id = id.sealed()
+	return nil
+}
+
 // checkEngineFile compares the identity file beside the engine's files with the
 // directory's: opening an engine changes it, and one of another cluster is not
 // ours to change. Without the file the row in the engine decides.
@@ -127,14 +161,19 @@ func (d *dataDir) checkEngine(db *pebble.DB) error {
 	if _, err := d.fs.Stat(d.fs.PathJoin(d.enginePath(), identityFile)); err == nil {
 		return nil
 	}
-	return writeIdentity(d.fs, d.enginePath(), d.id)
+	return writeIdentity(d.fs, d.enginePath(), d.engineID())
+}
+
+// engineID is what the engine's own notes of whose it is say.
+func (d *dataDir) engineID() Identity {
+	return Identity{ClusterID: d.id.ClusterID, NodeID: d.id.NodeID}.sealed()
 }
 
 func (d *dataDir) checkEngineRow(db *pebble.DB) error {
 	key := keys.Node("identity")
 	v, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
-		b, err := json.Marshal(d.id)
+		b, err := json.Marshal(d.engineID())
 		if err != nil {
 			return err
 		}
@@ -158,7 +197,7 @@ func (d *dataDir) checkEngineRow(db *pebble.DB) error {
 
 // checkSame compares an identity found in the engine with the directory's.
 func (d *dataDir) checkSame(id Identity) error {
-	if id != d.id {
+	if id.ClusterID != d.id.ClusterID || id.NodeID != d.id.NodeID {
 		return fmt.Errorf("the engine is of cluster %x node %x, the file %s of cluster %x node %x: %w",
 			id.ClusterID, id.NodeID, identityFile, d.id.ClusterID, d.id.NodeID, ErrOtherCluster)
 	}

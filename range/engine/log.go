@@ -55,7 +55,12 @@ func (d *dataDir) checkLogs(min uint64) error {
 	notes, unreadable, err := readSynced(d.fs, d.enginePath())
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		// An older release did not write it.
+		if d.id.Notes && !d.isNew {
+			return fmt.Errorf("%s: the file %s is missing, without which nobody knows whether the end of the engine's log is whole: "+
+				"put it back; if it is lost, and writes that were acknowledged last may be lost, too, make an empty file in its place: %w",
+				d.path, d.fs.PathJoin(d.enginePath(), syncedFile), ErrDamaged)
+		}
+		// An older release did not write it, nor does --unsafe-no-fsync.
 	case err != nil:
 		return fmt.Errorf("%s: %w", d.path, err)
 	case unreadable > 0:

@@ -56,13 +56,17 @@ func (e *Engine) noteSyncs(c Config) error {
 	if err == nil {
 		e.synced, err = openSynced(c.FS, e.dir.enginePath(), e.dir.firstLog, c.Logger)
 	}
-	if IsNewer(err) || errors.Is(err, ErrNewerFormat) {
+	if err == nil {
+		if err := e.dir.keepsNotes(); err != nil {
+			c.Logger.Warn("cannot say that there are notes of how far the engine's log is synced: their loss would not be noticed", zap.Error(err))
+		}
+		return nil
+	}
+	if errors.Is(err, ErrNewerFormat) {
 		return fmt.Errorf("%s: %w", e.dir.path, err)
 	}
-	if err != nil {
-		e.synced = nil
-		c.Logger.Warn("cannot note how far the engine's log is synced: damage at its end may not be noticed", zap.Error(err))
-	}
+	e.synced = nil
+	c.Logger.Warn("cannot note how far the engine's log is synced: damage at its end may not be noticed", zap.Error(err))
 	return nil
 }
 

@@ -203,11 +203,11 @@ func TestDataDirectoryOfANewerFormat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(name, bytes.Replace(b, []byte(`"format":1`), []byte(`"format":2,"more":[1]`), 1), 0o600); err != nil {
+	if err := os.WriteFile(name, bytes.Replace(b, []byte(`"format":2`), []byte(`"format":3,"more":[1]`), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	before := contents(t, dir)
-	refused(t, dir, "newer release", "run that release", "format 2")
+	refused(t, dir, "newer release", "run that release", "format 3")
 	wantSame(t, dir, before)
 }
 
@@ -341,11 +341,19 @@ func TestDamagedDataDirectory(t *testing.T) {
 		}
 		wantRefused(t, dir)
 	})
-	// Without the notes, as an older release or a power failure leaves them, the records
-	// behind the flipped byte tell.
-	t.Run("log without notes", func(t *testing.T) {
+	t.Run("notes missing, and the last record damaged", func(t *testing.T) {
 		dir, ends := killed(t)
 		if err := os.Remove(filepath.Join(dir, "engine", "SYNCED")); err != nil {
+			t.Fatal(err)
+		}
+		flipAt(t, newest(t, dir, "*.log"), (ends[madeKeys-1]+ends[madeKeys])/2)
+		refused(t, dir, dir, "SYNCED", "damaged", "make an empty file in its place")
+	})
+	// With notes that say nothing, as before a power failure, the records behind the
+	// flipped byte tell.
+	t.Run("log without notes", func(t *testing.T) {
+		dir, ends := killed(t)
+		if err := os.WriteFile(filepath.Join(dir, "engine", "SYNCED"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		flipAt(t, newest(t, dir, "*.log"), (ends[20]+ends[21])/2)
