@@ -32,6 +32,13 @@ type View interface {
 	At(rev int64) (View, error)
 }
 
+// OpenView is a view that holds something of the engine until it is closed.
+type OpenView interface {
+	View
+	// Close releases it. It must not be used afterwards.
+	Close() error
+}
+
 // ScanOptions say what a scan needs.
 type ScanOptions struct {
 	// KeysOnly leaves the values nil and does not read them. Lease, versions

@@ -119,28 +119,28 @@ func (b *backend) apply(effs []mvcc.Effect) int64 {
 	return rev
 }
 
-func (b *backend) Write(_, _ uint64, req *mvcc.Request, done func(router.WriteResult)) {
+func (b *backend) Write(_, _ uint64, req *mvcc.Request, done func(*mvcc.Result, rangepb.WriteAnswer)) {
 	b.mu.Lock()
 	res, err := mvcc.Evaluate(b.store.Latest(), req, mvcc.Env{LeaseExists: func(int64) bool { return false }})
-	r := router.WriteResult{Result: res}
+	var a rangepb.WriteAnswer
 	if err != nil || len(res.Effects) == 0 {
-		r = router.WriteResult{NoEffect: true, Err: err}
+		res, a = nil, rangepb.WriteAnswer{NoEffect: true, Err: err}
 	} else {
-		r.Revision = b.apply(res.Effects)
+		a.Revision = b.apply(res.Effects)
 	}
 	b.mu.Unlock()
-	done(r)
+	done(res, a)
 }
 
-func (b *backend) Latch(_, _ uint64, _ *placementpb.TxnID, _ []mvcc.Access, done func(router.LatchResult)) {
-	done(router.LatchResult{Term: 1, Session: 1})
+func (b *backend) Latch(_, _ uint64, _ *placementpb.TxnID, _ []mvcc.Access, done func(rangepb.LatchAnswer)) {
+	done(rangepb.LatchAnswer{Term: 1, Session: 1})
 }
 
 func (b *backend) Unlatch(uint64, *placementpb.TxnID) {}
 
 func (b *backend) Await(_, _ uint64, _ int64, done func(error)) { done(nil) }
 
-func (b *backend) View(rev int64, _ []rangepb.Piece) (router.View, error) {
+func (b *backend) View(rev int64, _ []rangepb.Piece) (mvcc.OpenView, error) {
 	return b.store.Snapshot(rev)
 }
 

@@ -54,7 +54,7 @@ func TestDamagedRangeHoldsUpACompaction(t *testing.T) {
 		t.Errorf("damaged: %v, %v", ranges, outside)
 	}
 	info := adminpb.RangeInfo{Desc: d.Router.Directory().ByID(1)}
-	if d.Info(1, &info); !info.Damaged || info.Active {
+	if d.Ranges.Info(1, &info); !info.Damaged || info.Active {
 		t.Errorf("info: %v", &info)
 	}
 	loads := d.Store.Stats().Loads

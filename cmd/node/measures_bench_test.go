@@ -20,7 +20,7 @@ func BenchmarkMeasuresOfAPut(b *testing.B) {
 	for b.Loop() {
 		began := time.Now()
 		m.loads.of(300).applied(1, 100)
-		m.wrote(300, req, time.Since(began), nil)
+		m.Wrote(300, req, time.Since(began), nil)
 	}
 }
 

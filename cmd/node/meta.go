@@ -2,7 +2,7 @@ package node
 
 import (
 	"fmt"
-	"slices"
+	"sync/atomic"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
@@ -14,7 +14,9 @@ import (
 	"github.com/hawser-kv/hawser/range/store"
 )
 
-func sortIDs(ids []uint64) { slices.Sort(ids) }
+// metaReplicaID is the Raft id of this node in the meta group: the first of a
+// cluster.
+const metaReplicaID = 1
 
 // metaMember is the meta group's member as the store drives it: the Raft group
 // on one side, the placement service on the other.
@@ -107,6 +109,11 @@ func (m *metaMember) WantsTicks() bool { return true }
 
 // Close has nothing to answer: what waits for S waits in the client.
 func (m *metaMember) Close(error) {}
+
+// metaStatus is what others read of the meta group.
+type metaStatus struct {
+	term, leader, committed, applied atomic.Uint64
+}
 
 func (s *metaStatus) set(g *raftgroup.Group) {
 	applied, _ := g.Applied()

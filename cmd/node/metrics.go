@@ -86,8 +86,8 @@ func (m *measures) compacted(d time.Duration) {
 	m.lastCompaction.Set(float64(time.Now().Unix()))
 }
 
-// wrote takes a write that a range has answered.
-func (m *measures) wrote(rangeID uint64, req *mvcc.Request, took time.Duration, err error) {
+// Wrote takes a write that a range has answered.
+func (m *measures) Wrote(rangeID uint64, req *mvcc.Request, took time.Duration, err error) {
 	kind := kindPut
 	switch {
 	case req.DeleteRange != nil:
@@ -102,3 +102,9 @@ func (m *measures) wrote(rangeID uint64, req *mvcc.Request, took time.Duration, 
 	m.apply[kind][done].Observe(took.Seconds())
 	m.loads.of(rangeID).wrote(took)
 }
+
+// Read takes a view of a range that was closed.
+func (m *measures) Read(rangeID uint64, took time.Duration) { m.loads.of(rangeID).read(took) }
+
+// ReadBytes takes bytes that were read of a range.
+func (m *measures) ReadBytes(rangeID uint64, n int) { m.loads.of(rangeID).readBytes.Add(int64(n)) }

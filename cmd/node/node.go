@@ -447,7 +447,7 @@ func (n *Node) serve() error {
 			Sent:          n.metrics.SentEvents,
 			Stopping:      n.draining,
 		}),
-		Meta: c, Storage: c, Replicas: c, Metrics: n.metrics, Stats: c.Stats, BusiestRanges: c.busiestRanges,
+		Meta: c, Storage: c, Replicas: c.Ranges, Metrics: n.metrics, Stats: c.Stats, BusiestRanges: c.busiestRanges,
 		MaxRequestBytes: n.cfg.MaxRequestBytes, MaxTxnOps: n.cfg.MaxTxnOps,
 		MaxConcurrentStreams: n.cfg.MaxConcurrentStreams,
 		KeepaliveMinTime:     n.cfg.GRPCKeepAliveMinTime,

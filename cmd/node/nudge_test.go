@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/keys"
@@ -83,7 +84,7 @@ func (d *drivenCore) settle() {
 func (d *drivenCore) write(key string) (rev int64) {
 	d.t.Helper()
 	answered := false
-	d.Store.Post(1, &replica.Write{Epoch: 1, Req: &mvcc.Request{Put: &pb.PutRequest{Key: []byte(key)}}, Done: func(r replica.WriteResult) {
+	d.Store.Post(1, &replica.Write{Epoch: 1, Req: &mvcc.Request{Put: &pb.PutRequest{Key: []byte(key)}}, Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) {
 		if r.Err != nil {
 			d.t.Error(r.Err)
 		}

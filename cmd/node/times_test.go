@@ -59,7 +59,7 @@ func TestTimesKeepTheirLengthWhateverTheTick(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, b := core.replicaConfig(1).ElectionTicks, core.metaConfig(nil).ElectionTicks; a != cc.ElectionTicks || b != cc.ElectionTicks {
+		if a, b := core.hostConfig().ElectionTicks, core.metaConfig(nil).ElectionTicks; a != cc.ElectionTicks || b != cc.ElectionTicks {
 			t.Errorf("%v: raft has %d and %d ticks, want %d", tc, a, b, cc.ElectionTicks)
 		}
 		if err := core.Close(); err != nil {

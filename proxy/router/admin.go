@@ -113,7 +113,7 @@ func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	var half []byte
 	err := r.readAt(ctx, readPlan{
 		spans: []mvcc.Access{span}, noView: true,
-		eval: func(_ Point, _ View, pieces []rangepb.Piece) (err error) {
+		eval: func(_ Point, _ mvcc.OpenView, pieces []rangepb.Piece) (err error) {
 			// Split meanwhile, the first piece is what is left of the range.
 			half, err = r.cfg.Ranges.HalfKey(pieces[0])
 			return err

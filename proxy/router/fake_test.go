@@ -283,7 +283,7 @@ func (fr *fakeRange) latched(spans []mvcc.Access) bool {
 // fakeRanges implements Ranges.
 type fakeRanges struct{ *world }
 
-func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteResult)) {
+func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(*mvcc.Result, rangepb.WriteAnswer)) {
 	w.interrupted()
 	fr := w.ranges[id]
 	var try func()
@@ -291,10 +291,10 @@ func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteRe
 		switch {
 		case w.chance(w.dropWrite):
 			kind := []rangepb.ErrorKind{rangepb.Dropped, rangepb.NotLeader}[w.rnd.Intn(2)]
-			done(WriteResult{Err: &rangepb.Error{Kind: kind, RangeID: id}})
+			done(nil, rangepb.WriteAnswer{Err: &rangepb.Error{Kind: kind, RangeID: id}})
 			return
 		case fr.desc.Epoch != epoch || w.descriptor(id).Epoch != epoch:
-			done(WriteResult{Err: &rangepb.Error{Kind: rangepb.Stale, RangeID: id}})
+			done(nil, rangepb.WriteAnswer{Err: &rangepb.Error{Kind: rangepb.Stale, RangeID: id}})
 			return
 		case w.closed[id] || len(fr.queue) > 0 || fr.latched(req.Spans()):
 			fr.blocked = append(fr.blocked, try)
@@ -312,40 +312,40 @@ func (w fakeRanges) Write(id, epoch uint64, req *mvcc.Request, done func(WriteRe
 		res, err := mvcc.Evaluate(v, req, env)
 		if errors.Is(err, mvcc.ErrTooWide) {
 			w.tooWide++
-			w.post("too wide", func() { done(WriteResult{Err: &rangepb.Error{Kind: rangepb.TooWide, RangeID: id}}) })
+			w.post("too wide", func() { done(nil, rangepb.WriteAnswer{Err: &rangepb.Error{Kind: rangepb.TooWide, RangeID: id}}) })
 			return
 		}
 		if err != nil || len(res.Effects) == 0 {
-			w.post("no effect", func() { done(WriteResult{NoEffect: true, Err: err}) })
+			w.post("no effect", func() { done(nil, rangepb.WriteAnswer{NoEffect: true, Err: err}) })
 			return
 		}
 		rev := w.grant(res.Effects, id)
 		w.append(fr, func() {
 			w.apply(fr, rev, res.Effects)
-			w.post("written", func() { done(WriteResult{Result: res, Revision: rev}) })
+			w.post("written", func() { done(res, rangepb.WriteAnswer{Revision: rev}) })
 		})
 	}
 	w.post("write", try)
 }
 
-func (w fakeRanges) Latch(id, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(LatchResult)) {
+func (w fakeRanges) Latch(id, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(rangepb.LatchAnswer)) {
 	w.interrupted()
 	fr := w.ranges[id]
 	var try func()
 	try = func() {
 		switch {
 		case w.chance(w.refuseLatch):
-			done(LatchResult{Err: &rangepb.Error{Kind: rangepb.Dropped, RangeID: id}})
+			done(rangepb.LatchAnswer{Err: &rangepb.Error{Kind: rangepb.Dropped, RangeID: id}})
 			return
 		case fr.desc.Epoch != epoch || w.descriptor(id).Epoch != epoch:
-			done(LatchResult{Err: &rangepb.Error{Kind: rangepb.Stale, RangeID: id}})
+			done(rangepb.LatchAnswer{Err: &rangepb.Error{Kind: rangepb.Stale, RangeID: id}})
 			return
 		case w.closed[id] || len(fr.queue) > 0 || fr.latched(spans):
 			fr.blocked = append(fr.blocked, try)
 			return
 		}
 		fr.latches[owner.Number] = spans
-		w.post("latched", func() { done(LatchResult{Term: 1, Session: 1, Resolved: fr.resolved}) })
+		w.post("latched", func() { done(rangepb.LatchAnswer{Term: 1, Session: 1, Resolved: fr.resolved}) })
 	}
 	w.post("latch", try)
 }
@@ -371,7 +371,7 @@ func (w fakeRanges) Await(id, epoch uint64, rev int64, done func(error)) {
 	fr.waiting = append(fr.waiting, waiting{epoch, rev, done})
 }
 
-func (w fakeRanges) View(rev int64, pieces []rangepb.Piece) (View, error) {
+func (w fakeRanges) View(rev int64, pieces []rangepb.Piece) (mvcc.OpenView, error) {
 	w.interrupted()
 	for _, p := range pieces {
 		fr := w.ranges[p.RangeID]

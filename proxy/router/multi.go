@@ -89,10 +89,10 @@ func (m *multi) perform(a txn.Action) {
 	case txn.ActLatch:
 		p := a.Participant
 		if !m.o.hold(false) {
-			m.latched(a.Index, LatchResult{Err: &rangepb.Error{Kind: rangepb.Busy, RangeID: p.RangeID, Err: errHeld}})
+			m.latched(a.Index, rangepb.LatchAnswer{Err: &rangepb.Error{Kind: rangepb.Busy, RangeID: p.RangeID, Err: errHeld}})
 			return
 		}
-		cfg.Ranges.Latch(p.RangeID, p.Epoch, m.coord.Owner(), p.Spans, func(l LatchResult) {
+		cfg.Ranges.Latch(p.RangeID, p.Epoch, m.coord.Owner(), p.Spans, func(l rangepb.LatchAnswer) {
 			m.o.letGo()
 			m.latched(a.Index, l)
 		})
@@ -119,7 +119,7 @@ func (m *multi) perform(a txn.Action) {
 	}
 }
 
-func (m *multi) latched(index int, l LatchResult) {
+func (m *multi) latched(index int, l rangepb.LatchAnswer) {
 	var re *rangepb.Error
 	if errors.As(l.Err, &re) {
 		m.o.r.learn(re.Descriptors)

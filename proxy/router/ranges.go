@@ -17,12 +17,14 @@ const Newest = math.MaxInt64
 // callback is called exactly once, inline or later, on any goroutine; it never
 // blocks and never calls back into Ranges while a lock is held.
 type Ranges interface {
-	// Write gives a write to the leader of a range. All spans of req lie in it.
-	Write(rangeID, epoch uint64, req *mvcc.Request, done func(WriteResult))
+	// Write gives a write to the leader of a range. All spans of req lie in it. The
+	// error of the answer is a *rangepb.Error, or one of the evaluation (mvcc), which
+	// counts as NoEffect.
+	Write(rangeID, epoch uint64, req *mvcc.Request, done func(*mvcc.Result, rangepb.WriteAnswer))
 	// Latch takes latches on the spans for the owner, all at once, when nothing
 	// in the leader's queue or uncommitted log touches them (R7). An error
 	// means that no latch is held.
-	Latch(rangeID, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(LatchResult))
+	Latch(rangeID, epoch uint64, owner *placementpb.TxnID, spans []mvcc.Access, done func(rangepb.LatchAnswer))
 	// Unlatch gives the owner's latch back. The caller has sent no commit of
 	// this owner, or S has refused it.
 	Unlatch(rangeID uint64, owner *placementpb.TxnID)
@@ -35,7 +37,7 @@ type Ranges interface {
 	// piece lies in its span, it has resolved Piece.Resolve, and rev is not
 	// forgotten (R5). Otherwise *rangepb.Error or mvcc.ErrCompacted. Only keys of
 	// the pieces may be read through it.
-	View(rev int64, pieces []rangepb.Piece) (View, error)
+	View(rev int64, pieces []rangepb.Piece) (mvcc.OpenView, error)
 	// HashVersions gives h the versions of the pieces that may count in the hash at
 	// rev, under the same conditions and with the same errors as View, and with
 	// h.Pause's.
@@ -54,36 +56,6 @@ type Ranges interface {
 	// Wake says that the range is about to be written to: a sleeping one elects
 	// and registers (R7). Others do nothing.
 	Wake(rangeID uint64)
-}
-
-// View is an open read view; Close releases it.
-type View interface {
-	mvcc.View
-	Close() error
-}
-
-// WriteResult answers Ranges.Write.
-type WriteResult struct {
-	// Result is the evaluated write; the router finishes it with Revision.
-	Result   *mvcc.Result
-	Revision int64
-	// NoEffect: on the leader's newest state the write changes nothing, or is
-	// refused by the evaluation. That state may not be committed: the router
-	// asks again as a read (R4). Nothing was applied.
-	NoEffect bool
-	// Err: *rangepb.Error, or an error of the evaluation (mvcc), which counts as
-	// NoEffect.
-	Err error
-}
-
-// LatchResult answers Ranges.Latch: the term and session under which the leader
-// is registered, or why no latch is held.
-type LatchResult struct {
-	Term, Session uint64
-	// Resolved is what the leader had resolved when it gave the latch: a
-	// replica that has resolved it has every change of the latched spans.
-	Resolved int64
-	Err      error
 }
 
 // passes reports whether err proves that nothing was applied and may be gone at

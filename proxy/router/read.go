@@ -55,7 +55,7 @@ type read struct {
 	exec Exec
 	// eval evaluates the pieces on the view; on Exec's goroutine. errAskAgain
 	// starts again.
-	eval func(p Point, v View, pieces []rangepb.Piece) error
+	eval func(p Point, v mvcc.OpenView, pieces []rangepb.Piece) error
 	// noView: eval opens what it needs itself and gets a nil view.
 	noView bool
 	// share: see readPlan.
@@ -348,7 +348,7 @@ func (o *read) evaluate(attempt int) {
 		return
 	}
 	o.share.again()
-	var v View
+	var v mvcc.OpenView
 	if !o.noView {
 		var err error
 		if v, err = o.r.cfg.Ranges.View(o.point.At, o.pieces); err != nil {

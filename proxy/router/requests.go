@@ -91,7 +91,7 @@ func planRange(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	}
 	return readPlan{
 		spans: req.Spans(), rev: req.Range.Revision, serializable: req.Range.Serializable, share: share,
-		eval: func(p Point, v View, _ []rangepb.Piece) error {
+		eval: func(p Point, v mvcc.OpenView, _ []rangepb.Piece) error {
 			resp, err := mvcc.EvaluateRange(v, rng, share)
 			if err != nil {
 				return forgotten(err)
@@ -107,7 +107,7 @@ func planRange(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 func (r *Router) planTxn(req *mvcc.Request, share *Share, res **mvcc.Result) readPlan {
 	return readPlan{
 		spans: req.Spans(), serializable: req.IsSerializable(), share: share,
-		eval: func(p Point, v View, _ []rangepb.Piece) error {
+		eval: func(p Point, v mvcc.OpenView, _ []rangepb.Piece) error {
 			found, err := evaluate(p, v, req, r.env(share))
 			if err != nil {
 				return err
@@ -132,7 +132,7 @@ func forgotten(err error) error {
 // fails while S cannot be reached.
 func (r *Router) Confirm(ctx context.Context) (int64, error) {
 	var rev int64
-	err := r.readAt(ctx, readPlan{noView: true, eval: func(p Point, _ View, _ []rangepb.Piece) error {
+	err := r.readAt(ctx, readPlan{noView: true, eval: func(p Point, _ mvcc.OpenView, _ []rangepb.Piece) error {
 		rev = p.Revision
 		return nil
 	}})
@@ -174,7 +174,7 @@ func (r *Router) HashKV(ctx context.Context, rev int64) (Hash, error) {
 	var h Hash
 	err := r.readAt(ctx, readPlan{
 		spans: []mvcc.Access{{Start: []byte{}}}, rev: rev, noView: true,
-		eval: func(p Point, _ View, pieces []rangepb.Piece) error {
+		eval: func(p Point, _ mvcc.OpenView, pieces []rangepb.Piece) error {
 			h = Hash{Revision: p.Revision, HashRevision: p.At, Compacted: p.Compacted}
 			if rev < 0 { // etcd hashes what is at or below it: nothing
 				h.HashRevision = rev
@@ -208,7 +208,7 @@ type readPlan struct {
 	// share is what eval counts the response in, empty at each try. nil: it holds
 	// little.
 	share *Share
-	eval  func(Point, View, []rangepb.Piece) error
+	eval  func(Point, mvcc.OpenView, []rangepb.Piece) error
 }
 
 // startRead begins a read. eval runs through exec, again when the read starts

@@ -195,7 +195,7 @@ type piecesSeen struct {
 	latched []rangepb.Piece
 }
 
-func (s *piecesSeen) View(rev int64, pieces []rangepb.Piece) (View, error) {
+func (s *piecesSeen) View(rev int64, pieces []rangepb.Piece) (mvcc.OpenView, error) {
 	if rev == Newest {
 		s.latched = append([]rangepb.Piece(nil), pieces...)
 	}

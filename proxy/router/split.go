@@ -129,7 +129,7 @@ func (s *latchedSplit) latch(d *rangepb.RangeDescriptor, stop func()) {
 	if len(d.End) != 0 {
 		span.End = d.End
 	}
-	s.r.cfg.Ranges.Latch(d.RangeId, d.Epoch, s.owner, []mvcc.Access{span}, func(l LatchResult) {
+	s.r.cfg.Ranges.Latch(d.RangeId, d.Epoch, s.owner, []mvcc.Access{span}, func(l rangepb.LatchAnswer) {
 		if s.enough() {
 			stop()
 			s.latched(l.Err)

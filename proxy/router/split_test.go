@@ -124,7 +124,7 @@ func TestSplitGoesOnWithoutTheLatchInTheEnd(t *testing.T) {
 	w := newWorld(t, 1)
 	w.sendCut()
 	silent := &placementpb.TxnID{NodeId: 2, Number: 99}
-	fakeRanges{w}.Latch(1, 1, silent, []mvcc.Access{{Start: []byte("b"), End: []byte("c"), Write: true}}, func(LatchResult) {})
+	fakeRanges{w}.Latch(1, 1, silent, []mvcc.Access{{Start: []byte("b"), End: []byte("c"), Write: true}}, func(rangepb.LatchAnswer) {})
 	w.until("latched").f()
 	var got splitResult
 	w.router.startSplit([]byte("m"), func(res splitResult, _ error) { got = res })
@@ -152,9 +152,9 @@ type refusingRanges struct {
 	asked *int
 }
 
-func (r refusingRanges) Latch(id, _ uint64, _ *placementpb.TxnID, _ []mvcc.Access, done func(LatchResult)) {
+func (r refusingRanges) Latch(id, _ uint64, _ *placementpb.TxnID, _ []mvcc.Access, done func(rangepb.LatchAnswer)) {
 	*r.asked++
-	r.post("latch", func() { done(LatchResult{Err: &rangepb.Error{Kind: r.kind, RangeID: id}}) })
+	r.post("latch", func() { done(rangepb.LatchAnswer{Err: &rangepb.Error{Kind: r.kind, RangeID: id}}) })
 }
 
 // A split whose latch is refused goes on without: S, which needs no latch for it,

@@ -166,7 +166,7 @@ func (s *stream) read(ctx context.Context, keys int64) (chunk, error) {
 		kvs, had, first := c.kvs, size, s.header == 0
 		err := s.r.readAt(ctx, readPlan{
 			spans: []mvcc.Access{segment}, rev: s.rev, serializable: s.req.GetSerializable(),
-			eval: func(p Point, v View, _ []rangepb.Piece) error {
+			eval: func(p Point, v mvcc.OpenView, _ []rangepb.Piece) error {
 				if first {
 					s.header = p.Revision
 				}
@@ -227,7 +227,7 @@ func (s *stream) countRest(ctx context.Context) (int64, error) {
 	var n int64
 	err := s.r.readAt(ctx, readPlan{
 		spans: []mvcc.Access{{Start: s.next, End: s.end}}, rev: s.rev, serializable: s.req.GetSerializable(),
-		eval: func(_ Point, v View, _ []rangepb.Piece) (err error) {
+		eval: func(_ Point, v mvcc.OpenView, _ []rangepb.Piece) (err error) {
 			n, err = v.Count(s.next, s.end)
 			return forgotten(err)
 		},

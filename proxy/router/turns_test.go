@@ -96,7 +96,7 @@ func (w *world) ask(kind string, client, n int, ended func(error)) {
 		o := &write{r: w.router, req: put(key, fmt.Sprint(n)), exec: w.exec, done: func(_ *mvcc.Result, err error) { ended(err) }}
 		o.start()
 	case "get":
-		w.router.startRead(readPlan{spans: []mvcc.Access{{Start: []byte("t")}}, eval: func(Point, View, []rangepb.Piece) error { return nil }}, w.exec, ended)
+		w.router.startRead(readPlan{spans: []mvcc.Access{{Start: []byte("t")}}, eval: func(Point, mvcc.OpenView, []rangepb.Piece) error { return nil }}, w.exec, ended)
 	default:
 		req := &mvcc.Request{Txn: &pb.TxnRequest{Success: []*pb.RequestOp{
 			{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: fmt.Appendf(nil, "A%d", client), Value: fmt.Append(nil, n)}}},

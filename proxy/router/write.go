@@ -206,16 +206,16 @@ func (o *write) waitForRoom() {
 }
 
 // written takes the answer of the range's leader; on the range's worker.
-func (o *write) written(w WriteResult) {
+func (o *write) written(res *mvcc.Result, w rangepb.WriteAnswer) {
 	o.letGo()
 	switch {
 	case w.NoEffect || isEvaluationError(w.Err):
 		o.asRead()
 	case w.Err == nil:
-		if w.Revision <= 0 || w.Result == nil {
-			panic(fmt.Sprintf("router: write answered with revision %d, result %v", w.Revision, w.Result))
+		if w.Revision <= 0 || res == nil {
+			panic(fmt.Sprintf("router: write answered with revision %d, result %v", w.Revision, res))
 		}
-		o.finishAt(w.Result, w.Revision)
+		o.finishAt(res, w.Revision)
 	case isTooWide(w.Err):
 		o.wide = true
 		o.begin()
@@ -269,7 +269,7 @@ func (o *write) asRead() {
 	wouldChange := false
 	rd := &read{
 		r: o.r, spans: o.spans, exec: o.exec, share: o.share,
-		eval: func(p Point, v View, _ []rangepb.Piece) error {
+		eval: func(p Point, v mvcc.OpenView, _ []rangepb.Piece) error {
 			var err error
 			res, err = evaluate(p, v, o.req, o.r.env(o.share))
 			if err != nil {
@@ -314,7 +314,7 @@ func (o *write) startRead(rd *read) {
 func (o *write) checkRevisions(revs []int64) {
 	rd := &read{
 		r: o.r, exec: o.exec, noView: true,
-		eval: func(p Point, _ View, _ []rangepb.Piece) error {
+		eval: func(p Point, _ mvcc.OpenView, _ []rangepb.Piece) error {
 			o.point = p
 			o.strict = false
 			for _, rev := range revs {

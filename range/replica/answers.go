@@ -1,6 +1,10 @@
 package replica
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/hawser-kv/hawser/proto/rangepb"
+)
 
 // answers is what the leader has to say, and to whom, once an outcome is visible:
 // the outcome as its proposals and requests see it. It outlives the leadership: what
@@ -91,9 +95,9 @@ func (l *leader) say(a *answers) {
 	for i := range a.writes {
 		w := &a.writes[i]
 		if w.err != nil {
-			l.requests.finish(w.request, WriteResult{Err: w.err})
+			l.requests.finish(w.request, nil, rangepb.WriteAnswer{Err: w.err})
 			continue
 		}
-		l.requests.finish(w.request, WriteResult{Result: w.request.result, Revision: w.revision})
+		l.requests.finish(w.request, w.request.result, rangepb.WriteAnswer{Revision: w.revision})
 	}
 }

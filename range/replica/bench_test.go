@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/replica"
 )
 
@@ -65,7 +66,7 @@ func BenchmarkPut(b *testing.B) {
 			n := benchNode(b)
 			value := make([]byte, 128)
 			answered := 0
-			done := func(r replica.WriteResult) {
+			done := func(_ *mvcc.Result, r rangepb.WriteAnswer) {
 				if r.Err != nil {
 					b.Fatal(r.Err)
 				}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/shortage"
 )
 
@@ -55,10 +56,10 @@ func (l *leader) evaluateWrite(view mvcc.View, q *request) {
 		l.fail(fmt.Errorf("evaluate: %w", err))
 		return
 	case err != nil:
-		l.requests.finish(q, WriteResult{NoEffect: true, Err: err})
+		l.requests.finish(q, nil, rangepb.WriteAnswer{NoEffect: true, Err: err})
 		return
 	case len(res.Effects) == 0:
-		l.requests.finish(q, WriteResult{NoEffect: true})
+		l.requests.finish(q, nil, rangepb.WriteAnswer{NoEffect: true})
 		return
 	}
 	q.result = res

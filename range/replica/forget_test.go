@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/replica"
 )
@@ -19,7 +20,7 @@ func TestRequestsOfAnEpochThatNeverComesAreForgotten(t *testing.T) {
 	const requests = 10
 	refused := 0
 	for i := range requests {
-		n.store.Post(1, &replica.Write{Epoch: 7, Req: put(fmt.Sprint("k", i), "1"), Done: func(r replica.WriteResult) {
+		n.store.Post(1, &replica.Write{Epoch: 7, Req: put(fmt.Sprint("k", i), "1"), Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) {
 			if r.Err == nil {
 				t.Error("a write of a later epoch was applied")
 			}

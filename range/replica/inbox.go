@@ -3,6 +3,7 @@ package replica
 import (
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // Write asks the leader of a range for a write. It is an inbox item.
@@ -14,27 +15,15 @@ type Write struct {
 	Req *mvcc.Request
 	// Done is called exactly once, on the worker or, if the store refuses the
 	// item, by who posted it. It must not block.
-	Done func(WriteResult)
+	Done WriteDone
 }
 
 // Refuse answers a write that reaches no replica: nothing was applied.
-func (w *Write) Refuse(err error) { w.Done(WriteResult{Err: err}) }
+func (w *Write) Refuse(err error) { w.Done(nil, rangepb.WriteAnswer{Err: err}) }
 
-// WriteResult is the answer to a Write.
-type WriteResult struct {
-	// Result is what the write evaluated to; the receiver calls its Finish with
-	// Revision. nil if Err is set or NoEffect.
-	Result *mvcc.Result
-	// Revision of the write.
-	Revision int64
-	// NoEffect: on the leader's newest state the write changes nothing, or mvcc
-	// refuses it (then Err is mvcc's error). That state may not be committed, so
-	// this is no answer to a client: it must be asked again as a read (R4).
-	NoEffect bool
-	// Err says why nothing was applied; with ErrUnknownFate and ErrFailed it may
-	// have been, or may still be: see NotApplied.
-	Err error
-}
+// WriteDone takes the answer to a Write. With ErrUnknownFate and ErrFailed the write
+// may have been applied, or may still be: see NotApplied.
+type WriteDone func(*mvcc.Result, rangepb.WriteAnswer)
 
 // Latch asks the leader of a range for a latch on spans, for a transaction over
 // ranges (R7). It is an inbox item.
@@ -46,18 +35,11 @@ type Latch struct {
 	// Done is called exactly once, as Write.Done. When it is called without an
 	// error, all spans are latched and what Readers shows of them is committed
 	// and will not change until the latch is released.
-	Done func(LatchResult)
+	Done func(rangepb.LatchAnswer)
 }
 
 // Refuse answers a latch that reaches no replica.
-func (l *Latch) Refuse(err error) { l.Done(LatchResult{Err: err}) }
-
-// LatchResult is the answer to a Latch: what the commit must name (R7), or why
-// no latch is held.
-type LatchResult struct {
-	Term, Session, Epoch uint64
-	Err                  error
-}
+func (l *Latch) Refuse(err error) { l.Done(rangepb.LatchAnswer{Err: err}) }
 
 // Unlatch is the word of the owner itself that it has sent no commit and never
 // will. It is an inbox item.

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // handleLatch takes a latch in (R7). Its spans count as touched from its
@@ -50,7 +51,7 @@ func (l *leader) giveLatches() {
 			q.stage = stageLatched
 			q.e = l.reg.e
 			q.arrived = l.tick
-			q.latch.Done(LatchResult{Term: l.term, Session: l.reg.session, Epoch: l.proposals.desc.Epoch})
+			q.latch.Done(rangepb.LatchAnswer{Term: l.term, Session: l.reg.session, Epoch: l.proposals.desc.Epoch})
 		}
 		l.settling.pop()
 	}

@@ -170,7 +170,7 @@ func (l *leader) lose() {
 	l.dropRegistration()
 	l.dropStaged()
 	for _, q := range l.proposals.unapplied() {
-		l.requests.finish(q, WriteResult{Err: fmt.Errorf("%w: range %d", ErrUnknownFate, l.rangeID)})
+		l.requests.finish(q, nil, rangepb.WriteAnswer{Err: fmt.Errorf("%w: range %d", ErrUnknownFate, l.rangeID)})
 	}
 	for q := l.requests.live.first; q != nil; {
 		next := q.next

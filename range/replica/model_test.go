@@ -558,7 +558,7 @@ func (w *world) write(p *process) {
 	if w.rng.Intn(4) > 0 {
 		to = w.leader(d.RangeId)
 	}
-	to.store.Post(d.RangeId, &replica.Write{Epoch: d.Epoch, Req: req, Done: func(r replica.WriteResult) {
+	to.store.Post(d.RangeId, &replica.Write{Epoch: d.Epoch, Req: req, Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) {
 		p.ended(number)
 		// An answer of a dying process may be wrong: its disk was lost before.
 		if !p.alive(number) || to.dying {
@@ -683,7 +683,7 @@ type modelTxn struct {
 	keys   []string
 	ds     []*rangepb.RangeDescriptor
 	at     []*process // that gave the latches
-	got    []replica.LatchResult
+	got    []rangepb.LatchAnswer
 	number uint64
 	dies   int // step at which the coordinator dies, if there are so many
 }
@@ -709,7 +709,7 @@ func (x *modelTxn) latch(i int) {
 	x.at = append(x.at, at)
 	at.store.Post(x.ds[i].RangeId, &replica.Latch{Owner: x.owner, Epoch: x.ds[i].Epoch,
 		Spans: []mvcc.Access{{Start: key, End: append(bytes.Clone(key), 0), Write: true}},
-		Done: func(r replica.LatchResult) {
+		Done: func(r rangepb.LatchAnswer) {
 			if x.dead(i) {
 				return
 			}

@@ -32,10 +32,10 @@ func newInstantNode(t *testing.T, descs ...*rangepb.RangeDescriptor) *node {
 }
 
 // do sends a write and returns its result, nil while there is none.
-func (n *node) do(rangeID uint64, req *mvcc.Request) *replica.WriteResult {
+func (n *node) do(rangeID uint64, req *mvcc.Request) *rangepb.WriteAnswer {
 	n.tb.Helper()
-	var got *replica.WriteResult
-	n.store.Post(rangeID, &replica.Write{Epoch: 1, Req: req, Done: func(r replica.WriteResult) {
+	var got *rangepb.WriteAnswer
+	n.store.Post(rangeID, &replica.Write{Epoch: 1, Req: req, Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) {
 		if got != nil {
 			n.tb.Error("answered twice")
 		}
@@ -45,7 +45,7 @@ func (n *node) do(rangeID uint64, req *mvcc.Request) *replica.WriteResult {
 	return got
 }
 
-func mustWrite(t *testing.T, r *replica.WriteResult) {
+func mustWrite(t *testing.T, r *rangepb.WriteAnswer) {
 	t.Helper()
 	if r == nil || r.Err != nil || r.NoEffect {
 		t.Fatalf("write: %+v", r)
@@ -167,13 +167,13 @@ func TestCloseSaysWhatMayBeAppliedAndWhatIsNot(t *testing.T) {
 	n := newInstantNode(t, descriptor(1, "", "", 1, 1))
 	n.store.Load(1)
 	n.settle()
-	var proposed, waiting replica.WriteResult
-	n.store.Post(1, &replica.Write{Epoch: 1, Req: put("a", "1"), Done: func(r replica.WriteResult) { proposed = r }})
+	var proposed, waiting rangepb.WriteAnswer
+	n.store.Post(1, &replica.Write{Epoch: 1, Req: put("a", "1"), Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) { proposed = r }})
 	n.run()
 	r := n.loaded[1]
-	r.Handle(&replica.Write{Epoch: 1, Req: put("b", "1"), Done: func(r replica.WriteResult) { waiting = r }})
-	var latched replica.LatchResult
-	r.Handle(&replica.Latch{Epoch: 1, Owner: owner(1), Spans: spans([]string{"a:w"}), Done: func(r replica.LatchResult) { latched = r }})
+	r.Handle(&replica.Write{Epoch: 1, Req: put("b", "1"), Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) { waiting = r }})
+	var latched rangepb.LatchAnswer
+	r.Handle(&replica.Latch{Epoch: 1, Owner: owner(1), Spans: spans([]string{"a:w"}), Done: func(r rangepb.LatchAnswer) { latched = r }})
 	r.Close(errDied)
 	if !errors.Is(latched.Err, errDied) {
 		t.Errorf("a latch that waits: %v", latched.Err)
@@ -191,8 +191,8 @@ func TestCloseSaysWhatMayBeAppliedAndWhatIsNot(t *testing.T) {
 func TestACommitThatFailsLeavesTheFateUnknown(t *testing.T) {
 	n := newInstantNode(t, descriptor(1, "", "", 1, 1))
 	mustWrite(t, n.do(1, put("a", "0")))
-	var got []replica.WriteResult
-	n.store.Post(1, &replica.Write{Epoch: 1, Req: put("a", "1"), Done: func(r replica.WriteResult) { got = append(got, r) }})
+	var got []rangepb.WriteAnswer
+	n.store.Post(1, &replica.Write{Epoch: 1, Req: put("a", "1"), Done: func(_ *mvcc.Result, r rangepb.WriteAnswer) { got = append(got, r) }})
 	n.run()
 	n.sync()                // of the log
 	n.dieAt = n.commits + 1 // of the effects

@@ -3,6 +3,9 @@ package replica
 import (
 	"fmt"
 	"slices"
+
+	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // requests are those of a replica that are not answered, and the latches given. They
@@ -47,20 +50,20 @@ func (r *requests) refuse(q *request, err error) {
 		panic(fmt.Sprintf("replica: range %d: a write is refused that was proposed: %v", r.rangeID, err))
 	}
 	if q.latch == nil {
-		r.finish(q, WriteResult{Err: err})
+		r.finish(q, nil, rangepb.WriteAnswer{Err: err})
 		return
 	}
 	given := q.stage == stageLatched
 	r.leave(q)
 	if !given {
-		q.latch.Done(LatchResult{Err: err})
+		q.latch.Done(rangepb.LatchAnswer{Err: err})
 	}
 }
 
 // finish answers a write, at whatever stage it is.
-func (r *requests) finish(q *request, res WriteResult) {
+func (r *requests) finish(q *request, res *mvcc.Result, a rangepb.WriteAnswer) {
 	r.leave(q)
-	q.write.Done(res)
+	q.write.Done(res, a)
 }
 
 // leave takes a request out of everything but the queue for grants, where its
@@ -112,7 +115,7 @@ func (r *requests) close(err error) {
 	for r.live.first != nil {
 		q := r.live.first
 		if q.stage == stageProposed {
-			r.finish(q, WriteResult{Err: fmt.Errorf("%w: %w", ErrUnknownFate, err)})
+			r.finish(q, nil, rangepb.WriteAnswer{Err: fmt.Errorf("%w: %w", ErrUnknownFate, err)})
 			continue
 		}
 		r.refuse(q, err)

@@ -127,7 +127,7 @@ func (s *scenario) run(t *testing.T, td *datadriven.TestData) string {
 	case "latch":
 		name := arg("name", "l")
 		a, _ := td.Arg("spans")
-		n.store.Post(rng, &replica.Latch{Epoch: num("epoch", 1), Owner: owner(num("owner", 1)), Spans: spans(a.Vals), Done: func(r replica.LatchResult) {
+		n.store.Post(rng, &replica.Latch{Epoch: num("epoch", 1), Owner: owner(num("owner", 1)), Spans: spans(a.Vals), Done: func(r rangepb.LatchAnswer) {
 			if r.Err != nil {
 				s.say("%s: %v", name, r.Err)
 				return
@@ -319,8 +319,8 @@ func (s *scenario) cluster(nodes int, limits replica.Limits) {
 	}
 }
 
-func (s *scenario) writeDone(name string) func(replica.WriteResult) {
-	return func(r replica.WriteResult) {
+func (s *scenario) writeDone(name string) replica.WriteDone {
+	return func(res *mvcc.Result, r rangepb.WriteAnswer) {
 		switch {
 		case r.NoEffect && r.Err != nil:
 			s.say("%s: no effect: %v", name, r.Err)
@@ -329,7 +329,7 @@ func (s *scenario) writeDone(name string) func(replica.WriteResult) {
 		case r.Err != nil:
 			s.say("%s: %v (not applied: %v)", name, r.Err, replica.NotApplied(r.Err))
 		default:
-			r.Result.Finish(r.Revision)
+			res.Finish(r.Revision)
 			s.say("%s: ok at %d", name, r.Revision)
 		}
 	}

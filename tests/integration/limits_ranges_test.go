@@ -39,8 +39,8 @@ func TestThousandRanges(t *testing.T) {
 	// asleep waits until all ranges are, and says what the process has then.
 	asleep := func() (heap int64, goroutines int) {
 		t.Helper()
-		testcluster.Wait(t, func() string { return fmt.Sprintf("sleep of %d ranges", len(core.Loaded())) },
-			func() bool { return len(core.Loaded()) == 0 })
+		testcluster.Wait(t, func() string { return fmt.Sprintf("sleep of %d ranges", len(core.Ranges.Loaded())) },
+			func() bool { return len(core.Ranges.Loaded()) == 0 })
 		for range 2 {
 			runtime.GC()
 		}
@@ -143,7 +143,7 @@ func TestThousandRanges(t *testing.T) {
 			t.Errorf("read %v: %v", req, err)
 		}
 	}
-	if now := core.Store.Stats().Loads; now != loads || len(core.Loaded()) != 0 {
+	if now := core.Store.Stats().Loads; now != loads || len(core.Ranges.Loaded()) != 0 {
 		t.Errorf("reads woke %d ranges", now-loads)
 	}
 	if _, err := kv.Put(ctx, &pb.PutRequest{Key: key(999)}); err != nil {

@@ -45,6 +45,7 @@ range/raftgroup        range/raftlog range/keys proto/...                  !time
 range/replica          range/raftgroup range/raftlog range/keys range/shortage mvcc mvcc/spans proto/...  !time !net !google.golang.org/grpc
 range/engine           range/raftlog range/keys range/shortage mvcc proto/...             !net !google.golang.org/grpc
 range/store            range/engine range/replica range/raftgroup range/raftlog range/keys range/shortage mvcc proto/...  !net !google.golang.org/grpc
+range/host             range/store range/engine range/replica range/keys range/shortage mvcc proto/...  !net !google.golang.org/grpc
 range/compactor        range/keys range/shortage mvcc proto/...                           !net !google.golang.org/grpc
 range/materialiser     range/keys range/shortage mvcc proto/...                           !net !google.golang.org/grpc
 
@@ -183,6 +184,9 @@ func TestThePictureRefusesWhatItShould(t *testing.T) {
 		{"proxy", module + "/range/store", true},
 		{"proxy/router", module + "/placement/sequencer", true},
 		{"range/store", module + "/proxy", true},
+		{"range/host", module + "/proxy/router", true},
+		{"range/host", module + "/placement/client", true},
+		{"range/store", module + "/range/host", true},
 		{"range/engine", module + "/range/replica", true},
 		{"range/engine", "net", true},
 		{"placement/meta", module + "/mvcc", true},

@@ -151,7 +151,7 @@ func report(n *node.Node, peak *atomic.Int64) Report {
 	c := n.Core()
 	w := c.Watch.Stats()
 	r.Pending, r.Streams, r.Watchers = c.Router.Pending(), w.Streams, w.Watchers
-	r.LoadedRanges, r.HistoryRows = len(c.Loaded()), w.ReadRows
+	r.LoadedRanges, r.HistoryRows = len(c.Ranges.Loaded()), w.ReadRows
 	r.Queued, r.Buffered = int64(w.QueuedBytes), int64(w.BufferedBytes)
 	peak.Store(r.Heap)
 	resetPeakRSS()

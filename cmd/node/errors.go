@@ -5,8 +5,9 @@ import (
 	"fmt"
 
 	"github.com/hawser-kv/hawser/placement/meta"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 	"github.com/hawser-kv/hawser/range/engine"
-	"github.com/hawser-kv/hawser/range/replica"
+	"github.com/hawser-kv/hawser/range/host"
 	"github.com/hawser-kv/hawser/range/shortage"
 )
 
@@ -14,7 +15,7 @@ import (
 // written. Every package has its own error for that.
 func isDamage(err error) bool {
 	var corrupt *meta.CorruptError
-	return !shortage.Is(err) && (engine.IsDamage(err) || errors.Is(err, replica.ErrCorrupt) || errors.As(err, &corrupt))
+	return host.IsDamage(err) || !shortage.Is(err) && errors.As(err, &corrupt)
 }
 
 // isNewer reports whether err says that a newer release wrote what was read.
@@ -35,4 +36,15 @@ func (c *Core) explain(part string, err error) error {
 		return fmt.Errorf("%s: %w: %s: %w", c.engine.Dir(), engine.ErrDamaged, part, err)
 	}
 	return fmt.Errorf("%s: %s: %w", c.engine.Dir(), part, err)
+}
+
+// asCorrupt makes damage, and a shortage, what clients know as such.
+func asCorrupt(err error) error {
+	if shortage.Is(err) {
+		return host.ErrorOf(0, err)
+	}
+	if err == nil || !engine.IsDamage(err) {
+		return err
+	}
+	return &rangepb.Error{Kind: rangepb.Corrupt, Err: err}
 }

@@ -1,25 +1,65 @@
-package node
+package host
 
 import (
 	"bytes"
-	"fmt"
-	"runtime"
+	"errors"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/rangepb"
-	"github.com/hawser-kv/hawser/proxy/watch"
 	"github.com/hawser-kv/hawser/range/engine"
 	"github.com/hawser-kv/hawser/range/replica"
 	"github.com/hawser-kv/hawser/range/shortage"
 )
 
+// View opens a view of the local engine.
+func (h *Host) View(rev int64, pieces []rangepb.Piece) (mvcc.OpenView, error) {
+	v, err := h.Readers.View(rev, pieces...)
+	if err != nil {
+		return nil, viewError(pieces, err)
+	}
+	view := &guardedView{View: v, guard: guard{h, pieces}, close: v.Close}
+	if h.cfg.Measures != nil {
+		view.began = time.Now()
+	}
+	return view, nil
+}
+
+// HashVersions gives hasher the versions of the pieces in the local engine.
+func (h *Host) HashVersions(rev, compacted int64, pieces []rangepb.Piece, hasher *mvcc.Hasher) error {
+	if err := h.Readers.Check(pieces...); err != nil {
+		return viewError(pieces, err)
+	}
+	for _, p := range pieces {
+		if err := h.cfg.MVCC.HashVersions(p.Start, p.End, rev, compacted, hasher); err != nil {
+			if errors.Is(err, mvcc.ErrPending) {
+				h.hashAwaited.Store(max(rev, h.hashAwaited.Load())) // a lost race asks again
+			}
+			return viewError(pieces, guard{h, pieces}.check(p.Start, err))
+		}
+	}
+	return nil
+}
+
+// HalfKey halves the piece by the sizes of the local engine.
+func (h *Host) HalfKey(p rangepb.Piece) ([]byte, error) {
+	pieces := []rangepb.Piece{p}
+	if err := h.Readers.Check(pieces...); err != nil {
+		return nil, viewError(pieces, err)
+	}
+	key, err := h.cfg.MVCC.HalfKey(p.Start, p.End)
+	if err != nil {
+		return nil, viewError(pieces, guard{h, pieces}.check(p.Start, err))
+	}
+	return key, nil
+}
+
 // guard stops the replica whose data a read finds damaged: from then on the
 // range answers that it is corrupt, until the node starts again.
 type guard struct {
-	c      *Core
+	h      *Host
 	pieces []rangepb.Piece
 }
 
@@ -33,7 +73,7 @@ func (g guard) check(key []byte, err error) error {
 		return err
 	}
 	at := g.rangeOf(key)
-	g.c.Store.Post(at, replica.Damage{Err: err})
+	g.h.Store.Post(at, replica.Damage{Err: err})
 	return &rangepb.Error{Kind: rangepb.Corrupt, RangeID: at, Err: err}
 }
 
@@ -58,10 +98,10 @@ type guardedView struct {
 }
 
 func (v *guardedView) Close() error {
-	if m := v.c.measures; m != nil {
+	if m := v.h.cfg.Measures; m != nil {
 		took := time.Since(v.began) / time.Duration(max(len(v.pieces), 1))
 		for _, p := range v.pieces {
-			m.loads.of(p.RangeID).read(took)
+			m.Read(p.RangeID, took)
 		}
 	}
 	return v.close()
@@ -69,8 +109,8 @@ func (v *guardedView) Close() error {
 
 // returned counts bytes that were read at or behind key.
 func (v *guardedView) returned(key []byte, size int) {
-	if m := v.c.measures; m != nil && size > 0 && len(v.pieces) > 0 {
-		m.loads.of(v.rangeOf(key)).readBytes.Add(int64(size))
+	if m := v.h.cfg.Measures; m != nil && size > 0 && len(v.pieces) > 0 {
+		m.ReadBytes(v.rangeOf(key), size)
 	}
 }
 
@@ -104,53 +144,4 @@ func (v *guardedView) At(rev int64) (mvcc.View, error) {
 		return nil, v.check(nil, err)
 	}
 	return &guardedView{View: other, guard: v.guard}, nil
-}
-
-// rowsWithoutYield take a walk of the revision index some tens of microseconds,
-// or some hundreds if all their events are wanted; more with many watchers of
-// spans that are neither a key nor a prefix.
-const rowsWithoutYield = 64
-
-// history is the history that watchers read.
-type history struct{ store *mvcc.Store }
-
-func (h history) PickEvents(after, upTo int64, pick func(mvcc.EventRow) (want, more bool), fn func(mvcc.Event) error) error {
-	// A walk is long and never waits: on a machine with few cores all requests
-	// would queue behind it.
-	rows := 0
-	return ofHistory(h.store.PickEvents(after, upTo, func(row mvcc.EventRow) (want, more bool) {
-		if rows++; rows%rowsWithoutYield == 0 {
-			runtime.Gosched()
-		}
-		return pick(row)
-	}, fn))
-}
-
-// previous reads the version of a key at a revision.
-func (h history) previous(key []byte, rev int64) (*mvccpb.KeyValue, error) {
-	kv, err := h.store.PrevKV(key, rev+1)
-	return kv, asCorrupt(err)
-}
-
-// ofHistory makes damage of the history, or a shortage, what ends the watchers that
-// it concerns.
-func ofHistory(err error) error {
-	if shortage.Is(err) {
-		return fmt.Errorf("%w: %w", watch.ErrShortage, err)
-	}
-	if err == nil || !engine.IsDamage(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", watch.ErrDamaged, err)
-}
-
-// asCorrupt makes damage, and a shortage, what clients know as such.
-func asCorrupt(err error) error {
-	if shortage.Is(err) {
-		return routerError(0, err)
-	}
-	if err == nil || !engine.IsDamage(err) {
-		return err
-	}
-	return &rangepb.Error{Kind: rangepb.Corrupt, Err: err}
 }
