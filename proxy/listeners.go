@@ -32,7 +32,7 @@ func (s *Server) ServeMetrics(l net.Listener) error {
 }
 
 func (s *Server) serveOn(l net.Listener, serve func(net.Listener) error) error {
-	if !s.track(l) {
+	if !s.track(l, 0) {
 		return ErrServerStopped
 	}
 	err := serve(l)

@@ -136,14 +136,13 @@ var ErrServerStopped = errors.New("proxy: server stopped")
 // of a connection tell which it speaks; they must come within HeaderTimeout. It
 // may be called for several listeners; it closes l.
 func (s *Server) Serve(l net.Listener) error {
-	if !s.track(l) {
+	if !s.track(l, 2) {
 		return ErrServerStopped
 	}
 	mux := cmux.New(l)
 	mux.SetReadTimeout(s.cfg.HeaderTimeout)
 	grpcL := mux.Match(cmux.HTTP2())
 	httpL := mux.Match(cmux.Any())
-	s.running.Add(2)
 	go func() {
 		defer s.running.Done()
 		s.ended("grpc", s.grpc.Serve(grpcL))
@@ -166,13 +165,17 @@ func (s *Server) ended(what string, err error) {
 	}
 }
 
-func (s *Server) track(l net.Listener) bool {
+// track takes a listener in, with as many goroutines as will call running.Done, so
+// that Stop waits for those that begin as it is called. Once it was called the
+// listener is closed.
+func (s *Server) track(l net.Listener, goroutines int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.stopped {
 		l.Close()
 		return false
 	}
+	s.running.Add(goroutines)
 	s.mu.listeners = append(s.mu.listeners, l)
 	return true
 }
