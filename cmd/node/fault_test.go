@@ -26,6 +26,14 @@ type faultyDisk struct {
 	}
 }
 
+// ReuseForWrite: errorfs would hand out a file that never fails.
+func (d *faultyDisk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.Rename(old, name); err != nil {
+		return nil, err
+	}
+	return d.OpenReadWrite(name, c)
+}
+
 // GetDiskUsage says that there is room: what is kept from a full disk is done.
 func (d *faultyDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 40}, nil
