@@ -235,7 +235,9 @@ func (p *pendings) set(d pendingDeletion, keep bool) {
 }
 
 // stageSpan stages the deletion of a span, which readers at its revision see from
-// now on, and returns the change of the counts.
+// now on, and returns the change of the counts. They see it before the batch is
+// committed: nobody reads at that revision yet, and when what follows fails, the batch
+// is given up and the same deletion, applied again, takes its place in the list.
 func (s *Store) stageSpan(b *pebble.Batch, rev int64, e *Effect) (counts.Change, error) {
 	p := newPending(rev, e)
 	// A view of before may still offer a version that is dead now.

@@ -12,10 +12,10 @@ import (
 )
 
 // isDamage reports whether err says that what is on the disk is not what was
-// written. Every package has its own error for that.
+// written. Every package has its own error for that, with which it marks no shortage.
 func isDamage(err error) bool {
 	var corrupt *meta.CorruptError
-	return host.IsDamage(err) || !shortage.Is(err) && errors.As(err, &corrupt)
+	return host.IsDamage(err) || errors.As(err, &corrupt)
 }
 
 // isNewer reports whether err says that a newer release wrote what was read.

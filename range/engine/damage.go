@@ -31,10 +31,10 @@ var (
 )
 
 // IsDamage reports whether err says that what is on the disk is not what was
-// written, as far as the engine and the packages below this one say so. What could
-// not be read for a shortage is not damage, whatever the reader made of it.
+// written, as far as the engine and the packages below this one say so. Pebble marks
+// with its own error also what it could not read for a shortage.
 func IsDamage(err error) bool {
-	return !shortage.Is(err) && (pebble.IsCorruptionError(err) || errors.Is(err, raftlog.ErrCorrupt))
+	return pebble.IsCorruptionError(err) && !shortage.Is(err) || errors.Is(err, raftlog.ErrCorrupt)
 }
 
 // IsNewer reports whether err says that a newer release wrote what was read, as

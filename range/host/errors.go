@@ -15,7 +15,7 @@ import (
 // IsDamage reports whether err says that what is on the disk is not what was
 // written, be it the engine's own data or a replica's.
 func IsDamage(err error) bool {
-	return !shortage.Is(err) && (engine.IsDamage(err) || errors.Is(err, replica.ErrCorrupt))
+	return engine.IsDamage(err) || errors.Is(err, replica.ErrCorrupt)
 }
 
 // isNewer reports whether err says that a newer release wrote what was read.

@@ -49,7 +49,7 @@ func (a *applier) String() string {
 }
 
 // Apply implements raftgroup.Machine: it stages the effects of one committed
-// entry. An error is damage, and stops the replica.
+// entry. An error is damage (ErrCorrupt) or a shortage, and stops the replica.
 func (a *applier) Apply(b *pebble.Batch, index, term uint64, data []byte) error {
 	a.staged.term = term
 	a.outcome.state = a.staged
@@ -95,7 +95,7 @@ func (a *applier) Apply(b *pebble.Batch, index, term uint64, data []byte) error 
 	for i := range commands {
 		why, err := a.applyCommand(b, &commands[i])
 		if err != nil {
-			return fmt.Errorf("%w: entry %d: %w", ErrCorrupt, index, err)
+			return shortage.OrDamage(ErrCorrupt, fmt.Errorf("entry %d: %w", index, err))
 		}
 		if why != "" {
 			a.logRefusal(why)

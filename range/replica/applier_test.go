@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
@@ -17,15 +22,18 @@ import (
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 	"github.com/hawser-kv/hawser/proto/rangepb"
+	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // appliedRange is a range of which only entries are applied: no group, no leader,
 // no readers.
 type appliedRange struct {
-	t    *testing.T
-	fs   *vfs.MemFS
-	db   *pebble.DB
-	mvcc *mvcc.Store
+	t  *testing.T
+	fs vfs.FS
+	// cacheBytes is 0 for Pebble's default.
+	cacheBytes int64
+	db         *pebble.DB
+	mvcc       *mvcc.Store
 	*applier
 }
 
@@ -42,6 +50,7 @@ func (a *appliedRange) open(state appliedState) {
 	a.t.Helper()
 	opts := mvcc.EngineOptions(a.fs)
 	opts.Logger = quiet{}
+	opts.CacheSize = a.cacheBytes
 	var err error
 	if a.db, err = pebble.Open("data", opts); err != nil {
 		a.t.Fatal(err)
@@ -392,5 +401,61 @@ func TestWhatOneEntryDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestShortageWhileAnEntryIsApplied: what cannot be read for it is no damage, and the
+// entry has its effect when it is applied again. Damage in its place is damage.
+func TestShortageWhileAnEntryIsApplied(t *testing.T) {
+	var failure atomic.Pointer[error]
+	a := &appliedRange{t: t, fs: errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if err := failure.Load(); err != nil && op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") {
+			return *err
+		}
+		return nil
+	})), cacheBytes: 1}
+	state := appliedState{desc: rangeOverAll(), resolved: 1, term: 1}
+	a.open(state)
+	log := []logEntry{}
+	for i, k := range []string{"a", "b", "c", "d"} {
+		log = append(log, logEntry{1, appendWrite(appendEntryHeader(nil, entryHeader{term: 1, epoch: 1, seq: uint64(i + 1)}),
+			int64(i+2), []mvcc.Effect{{Key: []byte(k), Value: []byte("v"), Version: 1}})})
+	}
+	for i := range log {
+		a.apply(log, i, 1, true)
+	}
+	if err := a.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	state.resolved = 5
+	a.close()
+	a.open(state)
+	t.Cleanup(a.close)
+
+	span := mvcc.Effect{Key: []byte("b"), End: []byte("d"), Tombstone: true, Count: 2}
+	last := []logEntry{{1, appendWrite(appendEntryHeader(nil, entryHeader{term: 1, epoch: 1, seq: 5}), 6, []mvcc.Effect{span})}}
+	try := func(cause error) error {
+		t.Helper()
+		failure.Store(&cause)
+		defer failure.Store(nil)
+		b := a.db.NewBatch()
+		defer func() { _ = b.Close() }() // not committed
+		return a.Apply(b, 6, 1, last[0].data)
+	}
+	err := try(&os.PathError{Op: "read", Err: syscall.ENOMEM})
+	if !shortage.Is(err) || damaged(err) || errors.Is(err, ErrCorrupt) {
+		t.Errorf("a shortage: %v, damage %v", err, damaged(err))
+	}
+	if err := try(&os.PathError{Op: "read", Err: syscall.EIO}); !damaged(err) || shortage.Is(err) {
+		t.Errorf("a disk that cannot read: %v", err)
+	}
+	a.apply(last, 0, 1, true)
+	view, err := a.mvcc.Snapshot(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = view.Close() }() // read only
+	if n, err := view.Count([]byte("a"), []byte("z")); n != 2 || err != nil {
+		t.Errorf("%d keys, %v", n, err)
 	}
 }

@@ -171,7 +171,8 @@ func (p *proposals) propose(offer func(data []byte) error, maxBytes int) (all bo
 	return true, nil
 }
 
-// drop gives up what is staged and not proposed, and returns its writes. What is left of the log beyond the visible state is in flight.
+// drop gives up what is staged and not proposed, and returns its writes. What is left
+// of the log beyond the visible state is in flight.
 func (p *proposals) drop(visible appliedState) (writes []*request) {
 	p.close()
 	if len(p.full) == 0 {

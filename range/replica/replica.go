@@ -218,7 +218,7 @@ func (r *Replica) committed(o *outcome, a *answers) {
 // damaged tells a fault of this replica's data, after which others go on, from
 // one of the engine.
 func damaged(err error) bool {
-	return !shortage.Is(err) && (errors.Is(err, ErrCorrupt) || errors.Is(err, raftlog.ErrCorrupt))
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, raftlog.ErrCorrupt)
 }
 
 // lookAtFault stops the replica if the leader has found what must stop it.

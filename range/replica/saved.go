@@ -19,7 +19,7 @@ var (
 	// ErrNoReplica: this node has no replica of the range.
 	ErrNoReplica = errors.New("replica: no replica of the range here")
 	// ErrCorrupt: a row of a replica is damaged, or its rows contradict each
-	// other. The replica is not served.
+	// other. The replica is not served. It never marks a shortage.
 	ErrCorrupt = errors.New("replica: corrupt")
 )
 
@@ -90,11 +90,8 @@ func load(r pebble.Reader, rangeID uint64) (Saved, error) {
 		return Saved{}, fmt.Errorf("%w: range %d has the descriptor of range %d", ErrCorrupt, rangeID, desc.RangeId)
 	}
 	applied, err := raftlog.ReadApplied(r, rangeID)
-	if shortage.Is(err) {
-		return Saved{}, fmt.Errorf("replica: range %d: %w", rangeID, err)
-	}
 	if err != nil {
-		return Saved{}, fmt.Errorf("%w: range %d: %w", ErrCorrupt, rangeID, err)
+		return Saved{}, shortage.OrDamage(ErrCorrupt, fmt.Errorf("range %d: %w", rangeID, err))
 	}
 	resolved, err := decodeRangeState(applied.Machine)
 	if err != nil {

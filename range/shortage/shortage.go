@@ -6,6 +6,7 @@ package shortage
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 )
 
@@ -28,6 +29,16 @@ func Is(err error) bool {
 		}
 	}
 	return false
+}
+
+// OrDamage returns err with damage in its chain, an error that says what cannot be
+// read; a shortage, which damages nothing, stays as it is. So whoever marks errors
+// as damage with it need not ask again what they are.
+func OrDamage(damage, err error) error {
+	if Is(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", damage, err)
 }
 
 // OfDescriptors reports whether err is a want of file descriptors.

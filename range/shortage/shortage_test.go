@@ -30,6 +30,13 @@ func TestShortages(t *testing.T) {
 			t.Errorf("%v is one", err)
 		}
 	}
+	damage := errors.New("damaged")
+	if err := OrDamage(damage, fmt.Errorf("read: %w", open)); errors.Is(err, damage) || !errors.Is(err, open) {
+		t.Errorf("a shortage is marked as damage: %v", err)
+	}
+	if err := OrDamage(damage, io.EOF); !errors.Is(err, damage) || !errors.Is(err, io.EOF) {
+		t.Errorf("damage is not marked: %v", err)
+	}
 	if !OfDescriptors(open) || OfSpace(open) || !OfSpace(syscall.ENOSPC) || OfDescriptors(syscall.ENOSPC) {
 		t.Error("of what")
 	}
