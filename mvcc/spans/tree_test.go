@@ -33,26 +33,26 @@ func compareSpans(a, b *span) int {
 	return cmp.Or(bytes.Compare(a.start, b.start), compareEnds(a.end, b.end), cmp.Compare(a.place, b.place))
 }
 
-// check fails the test unless the subtree keeps what node promises, and returns its
+// check fails the test unless the subtree keeps what item promises, and returns its
 // nodes in order.
-func (n *node[V]) check(t *testing.T) (nodes []*node[V]) {
+func check[V any](t *testing.T, n *Node[item[V]]) (nodes []*Node[item[V]]) {
 	t.Helper()
 	if n == nil {
 		return nil
 	}
-	nodes = append(n.left.check(t), n)
-	nodes = append(nodes, n.right.check(t)...)
-	if l, r := n.left.depth(), n.right.depth(); n.height != 1+max(l, r) || max(l, r)-min(l, r) > 1 {
-		t.Fatalf("[%q, %q) says its height is %d, over subtrees of %d and %d", n.start, n.end, n.height, l, r)
+	nodes = append(check(t, n.Left), n)
+	nodes = append(nodes, check(t, n.Right)...)
+	if l, r := n.Left.depth(), n.Right.depth(); n.height != 1+max(l, r) || max(l, r)-min(l, r) > 1 {
+		t.Fatalf("[%q, %q) says its height is %d, over subtrees of %d and %d", n.Item.start, n.Item.end, n.height, l, r)
 	}
-	last := slices.MaxFunc(nodes, func(a, b *node[V]) int { return compareEnds(a.end, b.end) }).end
-	if !bytes.Equal(n.last, last) {
-		t.Fatalf("[%q, %q) says the greatest end of its subtree is %q, it is %q", n.start, n.end, n.last, last)
+	last := slices.MaxFunc(nodes, func(a, b *Node[item[V]]) int { return compareEnds(a.Item.end, b.Item.end) }).Item.end
+	if !bytes.Equal(n.Item.last, last) {
+		t.Fatalf("[%q, %q) says the greatest end of its subtree is %q, it is %q", n.Item.start, n.Item.end, n.Item.last, last)
 	}
-	byPlace := func(a, b *node[V]) int { return cmp.Compare(a.place, b.place) }
-	least, greatest := slices.MinFunc(nodes, byPlace).place, slices.MaxFunc(nodes, byPlace).place
-	if n.least != least || n.greatest != greatest {
-		t.Fatalf("[%q, %q) says the places of its subtree are %d to %d, they are %d to %d", n.start, n.end, n.least, n.greatest, least, greatest)
+	byPlace := func(a, b *Node[item[V]]) int { return cmp.Compare(a.Item.place, b.Item.place) }
+	least, greatest := slices.MinFunc(nodes, byPlace).Item.place, slices.MaxFunc(nodes, byPlace).Item.place
+	if n.Item.least != least || n.Item.greatest != greatest {
+		t.Fatalf("[%q, %q) says the places of its subtree are %d to %d, they are %d to %d", n.Item.start, n.Item.end, n.Item.least, n.Item.greatest, least, greatest)
 	}
 	return nodes
 }
@@ -149,13 +149,16 @@ func TestTreeFindsWhatAScanFinds(t *testing.T) {
 
 func checkNodes(t *testing.T, tree *Tree[int], in []*span) {
 	t.Helper()
-	nodes := tree.root.check(t)
+	if err := tree.nodes.Check(); err != nil {
+		t.Fatal(err)
+	}
+	nodes := check(t, tree.nodes.root)
 	slices.SortFunc(in, compareSpans)
 	if len(nodes) != len(in) {
 		t.Fatalf("%d nodes for %d spans", len(nodes), len(in))
 	}
 	for i, n := range nodes {
-		if got := (&span{n.start, n.end, n.place, n.value}); compareSpans(got, in[i]) != 0 || got.value != in[i].value {
+		if got := (&span{n.Item.start, n.Item.end, n.Item.place, n.Item.value}); compareSpans(got, in[i]) != 0 || got.value != in[i].value {
 			t.Fatalf("node %d is %v, want %v", i, got, in[i])
 		}
 	}
@@ -174,8 +177,8 @@ func checkStab(t *testing.T, tree *Tree[int], in []*span, key []byte) {
 	if !slices.Equal(got, want) {
 		t.Fatalf("key %q: found %v, want %v", key, got, want)
 	}
-	if most := (len(want) + 1) * tree.root.depth(); nodes > most {
-		t.Fatalf("to find %d spans the search goes into %d nodes of a tree %d high", len(want), nodes, tree.root.depth())
+	if most := (len(want) + 1) * tree.nodes.root.depth(); nodes > most {
+		t.Fatalf("to find %d spans the search goes into %d nodes of a tree %d high", len(want), nodes, tree.nodes.root.depth())
 	}
 }
 
@@ -219,7 +222,7 @@ func TestSearchAmongManySpansLooksAtFew(t *testing.T) {
 	}
 	look := func(most int) {
 		t.Helper()
-		if h := tree.root.depth(); h > mostHeight(len(in)) {
+		if h := tree.nodes.root.depth(); h > mostHeight(len(in)) {
 			t.Fatalf("%d spans make a tree %d high", len(in), h)
 		}
 		for i := range spans {
@@ -272,17 +275,10 @@ func TestLatestAmongNestedSpansIsOnOnePath(t *testing.T) {
 
 // endOf looks for the end of the span with a value.
 func endOf(tree *Tree[int], value int) (end []byte) {
-	var walk func(*node[int])
-	walk = func(n *node[int]) {
-		if n == nil {
-			return
+	tree.nodes.Each(func(i *item[int]) {
+		if i.value == value {
+			end = i.end
 		}
-		if n.value == value {
-			end = n.end
-		}
-		walk(n.left)
-		walk(n.right)
-	}
-	walk(tree.root)
+	})
 	return end
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/hawser-kv/hawser/mvcc/spans"
 	"github.com/hawser-kv/hawser/proto/placementpb"
 )
 
@@ -51,7 +52,7 @@ type mark struct {
 	id         uint64
 	epoch      uint64
 	start, end []byte // end empty: to the end of the keyspace
-	tile       *node[tile]
+	tile       *spans.Node[tile]
 	told       bool // it is among the news
 	// m of the newest cut.
 	m int64
@@ -148,7 +149,7 @@ func (f *Frontier) changeLayoutLocked(c *placementpb.Cut, before int64) {
 	if len(f.mu.news.layout) > 2*len(f.mu.byID)+1024 {
 		// Nobody has asked for long: the whole is less.
 		f.mu.news.reset()
-		f.mu.tiles.each(func(t *tile) {
+		f.mu.tiles.tiles.Each(func(t *tile) {
 			f.mu.news.layout = append(f.mu.news.layout, layoutNews{id: t.id, start: t.start, end: t.end})
 		})
 		for _, x := range f.mu.byID {
@@ -168,7 +169,7 @@ func (f *Frontier) removeLocked(id uint64) {
 	if x == nil {
 		return
 	}
-	f.mu.tiles.remove(x.tile)
+	f.mu.tiles.tiles.Remove(x.tile)
 	delete(f.mu.byID, id)
 	delete(f.mu.pending, id)
 	f.mu.news.layout = append(f.mu.news.layout, layoutNews{id: id, gone: true})
@@ -202,7 +203,7 @@ func (f *Frontier) waitLocked(x *mark) {
 }
 
 func (f *Frontier) setLocked(x *mark, complete int64) {
-	if x.tile.item.complete == complete {
+	if x.tile.Item.complete == complete {
 		return
 	}
 	f.mu.tiles.set(x.tile, complete)

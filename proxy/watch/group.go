@@ -234,7 +234,7 @@ func (h *Hub) block(g *group) {
 	g.threshold = threshold
 	g.blocked = &h.view.ahead
 	if h.view.revision >= threshold {
-		g.blocked = &h.view.tiles.least(g.start, g.end).item.blocked
+		g.blocked = &h.view.tiles.least(g.start, g.end).Item.blocked
 	}
 	heap.Push(g.blocked, g)
 }

@@ -3,11 +3,13 @@ package watch
 import (
 	"bytes"
 	"math"
+
+	"github.com/hawser-kv/hawser/mvcc/spans"
 )
 
 // tiling holds a revision for each of some spans that tile the keyspace, and finds
 // the least of those that a span touches. All of it costs O(log n).
-type tiling struct{ tree[tile] }
+type tiling struct{ tiles spans.Balanced[tile] }
 
 // tile is one span, of one range.
 type tile struct {
@@ -17,62 +19,62 @@ type tile struct {
 	// frontier back, and math.MaxInt64 if it does not.
 	complete int64
 	// least is the node of the subtree that has the least.
-	least *node[tile]
+	least *spans.Node[tile]
 	// blocked are the groups that wait for this range. The hub's tiles have some.
 	blocked blockedGroups
 }
 
 func newTiling() tiling {
-	return tiling{tree[tile]{
-		compare: func(a, b *tile) int { return bytes.Compare(a.start, b.start) },
-		refresh: func(n *node[tile]) {
+	return tiling{spans.NewBalanced(
+		func(a, b *tile) int { return bytes.Compare(a.start, b.start) },
+		func(n *spans.Node[tile]) {
 			least := n
-			if n.left != nil {
-				least = lesser(least, n.left.item.least)
+			if n.Left != nil {
+				least = lesser(least, n.Left.Item.least)
 			}
-			if n.right != nil {
-				least = lesser(least, n.right.item.least)
+			if n.Right != nil {
+				least = lesser(least, n.Right.Item.least)
 			}
-			if least != n.item.least {
-				n.item.least = least // mostly it stays: the collector likes that
+			if least != n.Item.least {
+				n.Item.least = least // mostly it stays: the collector likes that
 			}
 		},
-	}}
+	)}
 }
 
-func lesser(a, b *node[tile]) *node[tile] {
-	if b.item.complete < a.item.complete {
+func lesser(a, b *spans.Node[tile]) *spans.Node[tile] {
+	if b.Item.complete < a.Item.complete {
 		return b
 	}
 	return a
 }
 
 // add adds a tile that keeps nothing back.
-func (t *tiling) add(id uint64, start, end []byte) *node[tile] {
-	return t.insert(tile{id: id, start: start, end: end, complete: math.MaxInt64})
+func (t *tiling) add(id uint64, start, end []byte) *spans.Node[tile] {
+	return t.tiles.Insert(tile{id: id, start: start, end: end, complete: math.MaxInt64})
 }
 
 // set gives a tile another revision.
-func (t *tiling) set(n *node[tile], complete int64) {
-	if n.item.complete == complete {
+func (t *tiling) set(n *spans.Node[tile], complete int64) {
+	if n.Item.complete == complete {
 		return
 	}
-	n.item.complete = complete
-	t.refreshed(n)
+	n.Item.complete = complete
+	t.tiles.Refreshed(n)
 }
 
 // holding returns the tile that holds key, the first one if all start after it; nil
 // if there are no tiles.
-func (t *tiling) holding(key []byte) *node[tile] {
-	var last *node[tile]
-	for n := t.root; n != nil; {
+func (t *tiling) holding(key []byte) *spans.Node[tile] {
+	var last *spans.Node[tile]
+	for n := t.tiles.Root(); n != nil; {
 		switch {
-		case bytes.Compare(n.item.start, key) <= 0:
-			last, n = n, n.right
-		case n.left == nil && last == nil:
+		case bytes.Compare(n.Item.start, key) <= 0:
+			last, n = n, n.Right
+		case n.Left == nil && last == nil:
 			return n
 		default:
-			n = n.left
+			n = n.Left
 		}
 	}
 	return last
@@ -80,22 +82,22 @@ func (t *tiling) holding(key []byte) *node[tile] {
 
 // least returns the tile that has the least of those that touch [start, end), which
 // is not empty; nil if there are no tiles.
-func (t *tiling) least(start, end []byte) *node[tile] {
+func (t *tiling) least(start, end []byte) *spans.Node[tile] {
 	first := t.holding(start)
-	if first == nil || len(first.item.end) == 0 || len(end) != 0 && bytes.Compare(end, first.item.end) <= 0 {
+	if first == nil || len(first.Item.end) == 0 || len(end) != 0 && bytes.Compare(end, first.Item.end) <= 0 {
 		return first
 	}
 	// The others start after it, and before end. The topmost of them has those that
 	// are not below it, if any, on neither side.
-	least, after := first, first.item.start
-	n := t.root
+	least, after := first, first.Item.start
+	n := t.tiles.Root()
 	for n != nil {
 		switch {
-		case bytes.Compare(n.item.start, after) <= 0:
-			n = n.right
+		case bytes.Compare(n.Item.start, after) <= 0:
+			n = n.Right
 			continue
-		case !endsAfter(end, n.item.start):
-			n = n.left
+		case !endsAfter(end, n.Item.start):
+			n = n.Left
 			continue
 		}
 		break
@@ -104,27 +106,27 @@ func (t *tiling) least(start, end []byte) *node[tile] {
 		return least
 	}
 	least = lesser(least, n)
-	for l := n.left; l != nil; {
-		if bytes.Compare(l.item.start, after) <= 0 {
-			l = l.right
+	for l := n.Left; l != nil; {
+		if bytes.Compare(l.Item.start, after) <= 0 {
+			l = l.Right
 			continue
 		}
 		least = lesser(least, l)
-		if l.right != nil {
-			least = lesser(least, l.right.item.least)
+		if l.Right != nil {
+			least = lesser(least, l.Right.Item.least)
 		}
-		l = l.left
+		l = l.Left
 	}
-	for r := n.right; r != nil; {
-		if !endsAfter(end, r.item.start) {
-			r = r.left
+	for r := n.Right; r != nil; {
+		if !endsAfter(end, r.Item.start) {
+			r = r.Left
 			continue
 		}
 		least = lesser(least, r)
-		if r.left != nil {
-			least = lesser(least, r.left.item.least)
+		if r.Left != nil {
+			least = lesser(least, r.Left.Item.least)
 		}
-		r = r.right
+		r = r.Right
 	}
 	return least
 }
@@ -133,7 +135,7 @@ func (t *tiling) least(start, end []byte) *node[tile] {
 // revision.
 func (t *tiling) complete(start, end []byte, revision int64) int64 {
 	if n := t.least(start, end); n != nil {
-		return min(revision, n.item.complete)
+		return min(revision, n.Item.complete)
 	}
 	return revision
 }

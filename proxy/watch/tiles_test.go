@@ -6,26 +6,16 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/hawser-kv/hawser/mvcc/spans"
 )
 
-// checked fails the test unless the subtree of n is balanced and refers upwards as it
-// should, and returns its nodes in order.
-func (n *node[V]) checked(t *testing.T) (nodes []*node[V]) {
-	t.Helper()
+// nodesOf returns the nodes of a subtree in order.
+func nodesOf(n *spans.Node[tile]) (nodes []*spans.Node[tile]) {
 	if n == nil {
 		return nil
 	}
-	nodes = append(n.left.checked(t), n)
-	nodes = append(nodes, n.right.checked(t)...)
-	if l, r := n.left.depth(), n.right.depth(); n.height != 1+max(l, r) || max(l, r)-min(l, r) > 1 {
-		t.Fatalf("a node says its height is %d, over subtrees of %d and %d", n.height, l, r)
-	}
-	for _, c := range []*node[V]{n.left, n.right} {
-		if c != nil && c.up != n {
-			t.Fatal("a node does not know which is above it")
-		}
-	}
-	return nodes
+	return append(append(nodesOf(n.Left), n), nodesOf(n.Right)...)
 }
 
 // A tiling against a scan: tiles are parted, joined and set at random. It stays
@@ -34,7 +24,7 @@ func TestTilingFindsWhatAScanFinds(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 19))
 		tiles := newTiling()
-		all := []*node[tile]{tiles.add(0, nil, nil)} // in key order
+		all := []*spans.Node[tile]{tiles.add(0, nil, nil)} // in key order
 		for op := range 1000 {
 			switch i := rng.IntN(len(all)); {
 			case rng.IntN(3) == 0:
@@ -44,26 +34,29 @@ func TestTilingFindsWhatAScanFinds(t *testing.T) {
 			case rng.IntN(5) < 3 && op < 700:
 				at := keysOverFewLetters(rng, 6)
 				old := tiles.holding(at)
-				if bytes.Equal(old.item.start, at) {
+				if bytes.Equal(old.Item.start, at) {
 					continue
 				}
 				i = slices.Index(all, old)
-				tiles.remove(old)
-				all = slices.Replace(all, i, i+1, tiles.add(0, old.item.start, at), tiles.add(0, at, old.item.end))
+				tiles.tiles.Remove(old)
+				all = slices.Replace(all, i, i+1, tiles.add(0, old.Item.start, at), tiles.add(0, at, old.Item.end))
 			case i > 0:
 				left, right := all[i-1], all[i]
-				tiles.remove(left)
-				tiles.remove(right)
-				all = slices.Replace(all, i-1, i+1, tiles.add(0, left.item.start, right.item.end))
+				tiles.tiles.Remove(left)
+				tiles.tiles.Remove(right)
+				all = slices.Replace(all, i-1, i+1, tiles.add(0, left.Item.start, right.Item.end))
 			}
-			if nodes := tiles.root.checked(t); !slices.Equal(nodes, all) {
+			if err := tiles.tiles.Check(); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			if nodes := nodesOf(tiles.tiles.Root()); !slices.Equal(nodes, all) {
 				t.Fatalf("seed %d: the tree has %d tiles in another order than the %d", seed, len(nodes), len(all))
 			}
 			start, end := anySpan(rng, 5)
 			want := int64(1000)
 			for _, n := range all {
-				if endsAfter(n.item.end, start) && endsAfter(end, n.item.start) {
-					want = min(want, n.item.complete)
+				if endsAfter(n.Item.end, start) && endsAfter(end, n.Item.start) {
+					want = min(want, n.Item.complete)
 				}
 			}
 			if got := tiles.complete(start, end, 1000); got != want {

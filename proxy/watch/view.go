@@ -1,5 +1,7 @@
 package watch
 
+import "github.com/hawser-kv/hawser/mvcc/spans"
+
 // frontierNews is what has changed in a frontier since the hub has asked last.
 type frontierNews struct {
 	// whole: the directory is another one; layout names all of it.
@@ -42,7 +44,7 @@ func (f *Frontier) takeNews() viewNews {
 	for _, x := range f.mu.news.moved {
 		x.told = false
 		if f.mu.byID[x.id] == x {
-			news.moved = append(news.moved, movedRange{x.id, x.tile.item.complete})
+			news.moved = append(news.moved, movedRange{x.id, x.tile.Item.complete})
 		}
 	}
 	clear(f.mu.news.moved)
@@ -55,14 +57,14 @@ func (f *Frontier) takeNews() viewNews {
 type view struct {
 	revision int64
 	tiles    tiling
-	byID     map[uint64]*node[tile]
+	byID     map[uint64]*spans.Node[tile]
 	// ahead are the groups that wait for a newer revision.
 	ahead blockedGroups
 	// version counts the changes.
 	version uint64
 }
 
-func newView() view { return view{tiles: newTiling(), byID: make(map[uint64]*node[tile])} }
+func newView() view { return view{tiles: newTiling(), byID: make(map[uint64]*spans.Node[tile])} }
 
 // complete returns the revision up to which [start, end) is complete.
 func (v *view) complete(start, end []byte) int64 { return v.tiles.complete(start, end, v.revision) }
@@ -73,8 +75,8 @@ func (v *view) learn(news viewNews, release func(*group)) {
 	v.revision = news.revision
 	v.ahead.release(v.revision, release)
 	if news.whole {
-		v.tiles.each(func(t *tile) { t.blocked.releaseAll(release) })
-		v.tiles, v.byID = newTiling(), make(map[uint64]*node[tile], len(news.layout))
+		v.tiles.tiles.Each(func(t *tile) { t.blocked.releaseAll(release) })
+		v.tiles, v.byID = newTiling(), make(map[uint64]*spans.Node[tile], len(news.layout))
 	}
 	for _, l := range news.layout {
 		if !l.gone {
@@ -82,14 +84,14 @@ func (v *view) learn(news viewNews, release func(*group)) {
 			continue
 		}
 		if n := v.byID[l.id]; n != nil {
-			n.item.blocked.releaseAll(release)
-			v.tiles.remove(n)
+			n.Item.blocked.releaseAll(release)
+			v.tiles.tiles.Remove(n)
 			delete(v.byID, l.id)
 		}
 	}
 	for _, m := range news.moved {
 		n := v.byID[m.id]
 		v.tiles.set(n, m.complete)
-		n.item.blocked.release(m.complete, release)
+		n.Item.blocked.release(m.complete, release)
 	}
 }
