@@ -176,9 +176,7 @@ func (d *directory) split(e *entry, sp *placementpb.Split) error {
 		return e.invalid("split of r%d epoch %d into epochs %d and %d", left.RangeId, r.Desc.Epoch, left.Epoch, right.Epoch)
 	case right.RangeId < d.header.NextRangeID:
 		return e.invalid("split of r%d: id %d was used before", left.RangeId, right.RangeId)
-	case !bytes.Equal(left.Start, r.Desc.Start) || !bytes.Equal(right.End, r.Desc.End) ||
-		!bytes.Equal(left.End, right.Start) || bytes.Compare(left.Start, left.End) >= 0 ||
-		len(right.End) > 0 && bytes.Compare(right.Start, right.End) >= 0:
+	case !r.Desc.Span().Tiles(left.Span(), right.Span()):
 		return e.invalid("split of r%d [%q, %q) at %q", left.RangeId, r.Desc.Start, r.Desc.End, left.End)
 	case sp.Revision > d.header.Bound:
 		return e.invalid("split of r%d at %d over the bound %d", left.RangeId, sp.Revision, d.header.Bound)
@@ -282,7 +280,7 @@ func checkTiling(ds []*rangepb.RangeDescriptor) error {
 			return fmt.Errorf("r%d, the first range, starts at %q", d.RangeId, d.Start)
 		case last && len(d.End) > 0:
 			return fmt.Errorf("r%d, the last range, ends at %q", d.RangeId, d.End)
-		case !last && (bytes.Compare(d.Start, d.End) >= 0 || !bytes.Equal(d.End, ds[i+1].Start)):
+		case !last && (d.Span().IsEmpty() || !d.Span().Meets(ds[i+1].Span())):
 			return fmt.Errorf("r%d [%q, %q) and r%d from %q", d.RangeId, d.Start, d.End, ds[i+1].RangeId, ds[i+1].Start)
 		}
 	}

@@ -106,13 +106,10 @@ func (r *Router) HalfKey(ctx context.Context, rangeID uint64) ([]byte, error) {
 	if d == nil {
 		return nil, fmt.Errorf("%w: %d", ErrUnknownRange, rangeID)
 	}
-	span := mvcc.Access{Start: d.Start}
-	if len(d.End) != 0 {
-		span.End = d.End
-	}
+	whole := d.Span()
 	var half []byte
 	err := r.readAt(ctx, readPlan{
-		spans: []mvcc.Access{span}, noView: true,
+		spans: []mvcc.Access{{Start: whole.Start, End: whole.End}}, noView: true,
 		eval: func(_ Point, _ mvcc.OpenView, pieces []rangepb.Piece) (err error) {
 			// Split meanwhile, the first piece is what is left of the range.
 			half, err = r.cfg.Ranges.HalfKey(pieces[0])

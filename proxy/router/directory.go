@@ -109,7 +109,7 @@ func (d *Directory) checkAt(key []byte) error {
 }
 
 func checkNeighbours(a, b *rangepb.RangeDescriptor) error {
-	if len(a.End) == 0 || !bytes.Equal(a.End, b.Start) {
+	if !a.Span().Meets(b.Span()) {
 		return fmt.Errorf("directory has a hole or an overlap: range %d ends at %q, range %d starts at %q",
 			a.RangeId, a.End, b.RangeId, b.Start)
 	}
@@ -232,12 +232,11 @@ func (d *Directory) Lookup(key []byte) (r *rangepb.RangeDescriptor) {
 // with the hull of what is touched in it. Together they cover the spans.
 func (d *Directory) Pieces(spans []mvcc.Access) []rangepb.Piece {
 	if len(spans) == 1 { // most requests
-		s := spans[0]
-		if s.End != nil && bytes.Compare(s.Start, s.End) >= 0 {
+		s := keysOf(spans[0])
+		if s.IsEmpty() {
 			return nil
 		}
-		r := d.Lookup(s.Start)
-		if len(r.End) == 0 || s.End != nil && bytes.Compare(s.End, r.End) <= 0 {
+		if r := d.Lookup(s.Start); r.Span().Covers(s) {
 			return []rangepb.Piece{{RangeID: r.RangeId, Epoch: r.Epoch, Start: s.Start, End: s.End}}
 		}
 	}
@@ -263,6 +262,9 @@ func pieceOf(r *rangepb.RangeDescriptor, spans []mvcc.Access) rangepb.Piece {
 	return p
 }
 
+// keysOf returns the keys of an access.
+func keysOf(a mvcc.Access) rangepb.Span { return rangepb.Span{Start: a.Start, End: a.End} }
+
 // part is what spans touch in a range.
 type part struct {
 	desc  *rangepb.RangeDescriptor
@@ -284,9 +286,9 @@ func (d *Directory) within(spans []mvcc.Access) (r *rangepb.RangeDescriptor, ok 
 		return nil, false
 	}
 	r = d.Lookup(spans[0].Start)
-	for _, s := range spans {
-		if bytes.Compare(s.Start, r.Start) < 0 || s.End != nil && bytes.Compare(s.Start, s.End) >= 0 ||
-			len(r.End) != 0 && (s.End == nil || bytes.Compare(s.End, r.End) > 0) {
+	whole := r.Span()
+	for i := range spans {
+		if s := keysOf(spans[i]); s.IsEmpty() || !whole.Covers(s) {
 			return nil, false
 		}
 	}
@@ -296,28 +298,23 @@ func (d *Directory) within(spans []mvcc.Access) (r *rangepb.RangeDescriptor, ok 
 func (d *Directory) divide(spans []mvcc.Access) []part {
 	at := make(map[*rangepb.RangeDescriptor]int)
 	var parts []part
-	for _, s := range spans {
-		if s.End != nil && bytes.Compare(s.Start, s.End) >= 0 {
-			continue // an empty interval touches nothing
+	for _, a := range spans {
+		s := keysOf(a)
+		if s.IsEmpty() {
+			continue // it touches nothing
 		}
 		d.from(d.Lookup(s.Start), func(r *rangepb.RangeDescriptor) bool {
-			if s.End != nil && bytes.Compare(r.Start, s.End) >= 0 {
+			if !s.Overlaps(r.Span()) {
 				return false
 			}
-			c := s
-			if bytes.Compare(c.Start, r.Start) < 0 {
-				c.Start = r.Start
-			}
-			if len(r.End) != 0 && (c.End == nil || bytes.Compare(c.End, r.End) > 0) {
-				c.End = r.End
-			}
+			c := r.Span().Clip(s)
 			i, ok := at[r]
 			if !ok {
 				i = len(parts)
 				at[r] = i
 				parts = append(parts, part{desc: r})
 			}
-			parts[i].spans = append(parts[i].spans, c)
+			parts[i].spans = append(parts[i].spans, mvcc.Access{Start: c.Start, End: c.End, Write: a.Write})
 			return true
 		})
 	}

@@ -63,10 +63,8 @@ func (d *Directory) participants(spans []mvcc.Access) ([]txn.Participant, []rang
 	parts, pieces := make([]txn.Participant, len(cut)), make([]rangepb.Piece, len(cut))
 	for i, p := range cut {
 		r := p.desc
-		parts[i] = txn.Participant{RangeID: r.RangeId, Epoch: r.Epoch, Start: r.Start, Spans: p.spans}
-		if len(r.End) != 0 {
-			parts[i].End = r.End
-		}
+		whole := r.Span()
+		parts[i] = txn.Participant{RangeID: r.RangeId, Epoch: r.Epoch, Start: whole.Start, End: whole.End, Spans: p.spans}
 		pieces[i] = pieceOf(r, p.spans)
 	}
 	return parts, pieces

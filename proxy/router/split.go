@@ -125,10 +125,8 @@ func (s *latchedSplit) latch(d *rangepb.RangeDescriptor, stop func()) {
 	if late {
 		return
 	}
-	span := mvcc.Access{Start: d.Start, Write: true}
-	if len(d.End) != 0 {
-		span.End = d.End
-	}
+	whole := d.Span()
+	span := mvcc.Access{Start: whole.Start, End: whole.End, Write: true}
 	s.r.cfg.Ranges.Latch(d.RangeId, d.Epoch, s.owner, []mvcc.Access{span}, func(l rangepb.LatchAnswer) {
 		if s.enough() {
 			stop()

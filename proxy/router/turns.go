@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"errors"
 	"sync"
 
@@ -94,7 +93,7 @@ func (t *turns) after(d *rangepb.RangeDescriptor, f func()) {
 
 func (x *turn) touches(d *rangepb.RangeDescriptor) bool {
 	for _, s := range x.spans {
-		if (len(d.End) == 0 || bytes.Compare(s.Start, d.End) < 0) && (s.End == nil || bytes.Compare(d.Start, s.End) < 0) {
+		if d.Span().Overlaps(keysOf(s)) {
 			return true
 		}
 	}

@@ -36,6 +36,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // Coordinator is one attempt of one transaction. It is not safe for concurrent
@@ -71,9 +72,7 @@ type Participant struct {
 	term, session uint64
 }
 
-func (p *Participant) contains(key []byte) bool {
-	return bytes.Compare(key, p.Start) >= 0 && (p.End == nil || bytes.Compare(key, p.End) < 0)
-}
+func (p *Participant) span() rangepb.Span { return rangepb.Span{Start: p.Start, End: p.End} }
 
 // String prints the participant as r7@3.
 func (p *Participant) String() string { return fmt.Sprintf("r%d@%d", p.RangeID, p.Epoch) }
@@ -312,7 +311,7 @@ func (c *Coordinator) partOf(key []byte) int {
 	if !found {
 		i--
 	}
-	if i >= 0 && c.parts[i].contains(key) {
+	if i >= 0 && c.parts[i].span().Contains(key) {
 		return i
 	}
 	panic(fmt.Sprintf("txn: effect on key %q outside the participants %v", key, c.parts))

@@ -223,7 +223,7 @@ func TestEffectsFindTheirParticipant(t *testing.T) {
 	}
 	for i := range 1000 {
 		for _, k := range [][]byte{key(i), append(key(i), 0)} {
-			want := slices.IndexFunc(parts, func(p Participant) bool { return p.contains(k) })
+			want := slices.IndexFunc(parts, func(p Participant) bool { return p.span().Contains(k) })
 			if got := partOf(k); got != want {
 				t.Errorf("key %q is in participant %d, want %d", k, got, want)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // errMisfit: what should take the place of participants does not cover the same
@@ -48,7 +49,7 @@ func checkOrder(last *Participant, parts []Participant) error {
 	}
 	for i := range parts {
 		p := &parts[i]
-		if last != nil && (last.End == nil || bytes.Compare(last.End, p.Start) > 0) {
+		if last != nil && last.span().Overlaps(rangepb.Span{Start: p.Start}) {
 			return fmt.Errorf("%w: %v does not come after %v", errMisfit, p, last)
 		}
 		last = p

@@ -1,10 +1,11 @@
 package watch
 
 import (
-	"bytes"
 	"errors"
 	"maps"
 	"slices"
+
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // ErrDamaged ends the streams of watchers that miss events because of damage. A
@@ -20,24 +21,17 @@ var ErrShortage = errors.New("watch: the machine is short of file descriptors, m
 // which its client takes for the error of the same name.
 const reasonDamaged = "etcdserver: corrupt cluster"
 
-// damagedSpan is [start, end); end empty: to the end of the keyspace.
-type damagedSpan struct{ start, end []byte }
-
-func (s damagedSpan) touches(start, end []byte) bool {
-	return (len(s.end) == 0 || bytes.Compare(start, s.end) < 0) && (len(end) == 0 || bytes.Compare(s.start, end) < 0)
-}
-
 // Damaged ends the streams that have a watcher of keys of [start, end), whose events
 // will not come, and refuses those to be created. To cancel these watchers alone
 // would be gentler, but etcd's client closes the channel of a watcher that the server
 // cancels and tells no reason. Its other watchers come again on a new stream.
 func (h *Hub) Damaged(start, end []byte) {
-	d := damagedSpan{start, end}
+	d := rangepb.Span{Start: start, End: end}
 	h.damaged = append(h.damaged, d)
 	for _, number := range slices.Sorted(maps.Keys(h.streams)) {
 		s := h.streams[number]
 		for _, w := range s.watchers {
-			if d.touches(w.start, w.end) {
+			if d.Overlaps(rangepb.Span{Start: w.start, End: w.end}) {
 				s.fail(ErrDamaged)
 				break
 			}
@@ -47,5 +41,5 @@ func (h *Hub) Damaged(start, end []byte) {
 
 // isDamaged says whether [start, end) has keys that are not served.
 func (h *Hub) isDamaged(start, end []byte) bool {
-	return slices.ContainsFunc(h.damaged, func(d damagedSpan) bool { return d.touches(start, end) })
+	return slices.ContainsFunc(h.damaged, rangepb.Span{Start: start, End: end}.Overlaps)
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/hawser-kv/hawser/mvcc"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // Hub is the state machine that hands events to watchers: it holds the events
@@ -54,7 +55,7 @@ type Hub struct {
 	streams map[int64]*Stream
 	opened  int64
 	// damaged are the spans that are not served.
-	damaged []damagedSpan
+	damaged []rangepb.Span
 	// progress are the streams that wait for a progress response.
 	progress []*Stream
 	// touched are the streams that get something of the dispatch under way.

@@ -19,14 +19,11 @@ func (h *Host) Info(id uint64, info *adminpb.RangeInfo) {
 	if d == nil {
 		return
 	}
-	end := d.End
-	if len(end) == 0 {
-		end = nil
-	}
-	live, err := h.cfg.MVCC.Latest().Count(d.Start, end)
+	span := d.Span()
+	live, err := h.cfg.MVCC.Latest().Count(span.Start, span.End)
 	if err == nil {
 		info.LiveKeys = live
-		lower, upper := mvcc.VersionSpan(d.Start, end)
+		lower, upper := mvcc.VersionSpan(span.Start, span.End)
 		info.ApproximateBytes, err = h.cfg.DB.EstimateDiskUsage(lower, upper)
 	}
 	if err != nil {

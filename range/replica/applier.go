@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -164,6 +163,7 @@ func (a *applier) applyCommand(b *pebble.Batch, c *decodedCommand) (refused stri
 	if c.revision < a.staged.resolved || writes && c.revision == a.staged.resolved {
 		return fmt.Sprintf("%s at %d, resolved is %d (I1)", c.kind, c.revision, a.staged.resolved), nil
 	}
+	span := a.staged.desc.Span()
 	for i := range c.decoded {
 		if c.decoded[i].CreateRevision > c.revision {
 			return "", fmt.Errorf("%s at %d: key %q was created at %d", c.kind, c.revision, c.decoded[i].Key, c.decoded[i].CreateRevision)
@@ -171,7 +171,7 @@ func (a *applier) applyCommand(b *pebble.Batch, c *decodedCommand) (refused stri
 		if c.decoded[i].Prior.Revision >= c.revision {
 			return "", fmt.Errorf("%s at %d: key %q was changed before at %d", c.kind, c.revision, c.decoded[i].Key, c.decoded[i].Prior.Revision)
 		}
-		if !holdsEffect(a.staged.desc, &c.decoded[i]) {
+		if !holdsEffect(span, &c.decoded[i]) {
 			return fmt.Sprintf("%s at %d: key %q is outside the span", c.kind, c.revision, c.decoded[i].Key), nil
 		}
 	}
@@ -194,16 +194,9 @@ func (a *applier) applyCommand(b *pebble.Batch, c *decodedCommand) (refused stri
 	return "", nil
 }
 
-// holds reports that a key lies in the span of a range.
-func holds(desc *rangepb.RangeDescriptor, key []byte) bool {
-	return bytes.Compare(key, desc.Start) >= 0 && (len(desc.End) == 0 || bytes.Compare(key, desc.End) < 0)
-}
-
-func holdsEffect(desc *rangepb.RangeDescriptor, e *mvcc.Effect) bool {
-	if !e.IsSpan() || len(desc.End) == 0 {
-		return holds(desc, e.Key)
-	}
-	return holds(desc, e.Key) && e.End != nil && bytes.Compare(e.End, desc.End) <= 0
+// holdsEffect reports that all keys of an effect lie in a span.
+func holdsEffect(s rangepb.Span, e *mvcc.Effect) bool {
+	return s.Contains(e.Key) && (!e.IsSpan() || s.Covers(rangepb.Span{Start: e.Key, End: e.End}))
 }
 
 // logRefusal is loud: a leader knows its log, so it never proposes what is refused.

@@ -196,7 +196,7 @@ func (m *logMaker) key() []byte {
 func (m *logMaker) evaluate(view mvcc.View) []mvcc.Effect {
 	m.t.Helper()
 	key := m.key()
-	if !holds(m.staged.desc, key) {
+	if !m.staged.desc.Span().Contains(key) {
 		return nil
 	}
 	req := &mvcc.Request{Put: &pb.PutRequest{Key: key, Value: fmt.Appendf(nil, "v%d", m.rng.IntN(1000))}}
@@ -280,7 +280,7 @@ func (m *logMaker) step() {
 
 func (m *logMaker) split() {
 	old, key := m.staged.desc, m.key()
-	if !holds(old, key) || bytes.Equal(key, old.Start) {
+	if !old.Span().Contains(key) || bytes.Equal(key, old.Start) {
 		return
 	}
 	left := proto.Clone(old).(*rangepb.RangeDescriptor)

@@ -1,11 +1,11 @@
 package replica
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 
 	"github.com/hawser-kv/hawser/mvcc/spans"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // conflicts orders the requests of a range that touch the same keys.
@@ -166,9 +166,4 @@ func (t *ticket) stopWaiting() {
 	t.blocker, t.prevWaiter, t.nextWaiter = nil, nil, nil
 }
 
-// within reports that the access touches only keys of [start, end), end empty
-// meaning the end of the keyspace.
-func (a *access) within(start, end []byte) bool {
-	return bytes.Compare(a.start, start) >= 0 &&
-		(len(end) == 0 || len(a.end) > 0 && bytes.Compare(a.end, end) <= 0)
-}
+func (a *access) span() rangepb.Span { return rangepb.Span{Start: a.start, End: a.end} }

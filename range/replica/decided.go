@@ -58,17 +58,17 @@ func (l *leader) takeSplit(d *placementpb.Decided, s *placementpb.DecidedSplit) 
 		switch q.stage {
 		case stageWaiting, stageSettling:
 			// A latch must name the epoch it is given under.
-			if q.latch != nil && q.epoch() < s.Left.Epoch || !q.within(s.Left.Start, s.Left.End) {
+			if q.latch != nil && q.epoch() < s.Left.Epoch || !q.within(s.Left.Span()) {
 				l.requests.refuse(q, staleEpoch(l.rangeID, s.Left))
 			}
 		case stageAsked:
 			// The sequencer (S) refuses its grant, which names the old epoch; on keys that stay
 			// the refusal comes from there.
-			if !q.within(s.Left.Start, s.Left.End) {
+			if !q.within(s.Left.Span()) {
 				l.requests.refuse(q, staleEpoch(l.rangeID, s.Left))
 			}
 		case stageLatched:
-			if !q.within(s.Left.Start, s.Left.End) {
+			if !q.within(s.Left.Span()) {
 				l.requests.leave(q)
 			}
 		}

@@ -28,7 +28,7 @@ func (l *leader) evaluate(round Round) {
 		case q.stage != stageWaiting:
 		case q.epoch() > l.proposals.desc.Epoch:
 			l.requests.early = append(l.requests.early, q)
-		case !q.within(l.proposals.desc.Start, l.proposals.desc.End):
+		case !q.within(l.proposals.desc.Span()):
 			l.requests.refuse(q, staleEpoch(l.rangeID, l.proposals.desc))
 		case q.latch != nil:
 			l.settle(q)

@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"bytes"
 	"cmp"
 	"container/heap"
 	"errors"
@@ -125,7 +124,7 @@ func (r *Readers) Check(pieces ...rangepb.Piece) error {
 		if !ok {
 			return fmt.Errorf("%w: range %d epoch %d: %d, resolved %d", ErrNotResolved, p.RangeID, p.Epoch, p.Resolve, s.resolved.Load())
 		}
-		if desc := s.desc.Load(); !covers(desc, p.Start, p.End) {
+		if desc := s.desc.Load(); !desc.Span().Covers(p.Span()) {
 			return staleEpoch(p.RangeID, desc)
 		}
 	}
@@ -248,13 +247,6 @@ func (s *readState) resolves(epoch uint64, rev int64) (bool, error) {
 	}
 	desc := s.desc.Load()
 	return desc != nil && desc.Epoch >= epoch && s.resolved.Load() >= rev, nil
-}
-
-// covers reports whether [start, end), end nil meaning the end of the keyspace,
-// lies in the span of the range.
-func covers(desc *rangepb.RangeDescriptor, start, end []byte) bool {
-	return bytes.Compare(start, desc.Start) >= 0 &&
-		(len(desc.End) == 0 || end != nil && bytes.Compare(end, desc.End) <= 0)
 }
 
 // publish makes a visible state known and lets go whoever waited for it.

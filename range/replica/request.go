@@ -6,6 +6,7 @@ import (
 
 	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/proto/placementpb"
+	"github.com/hawser-kv/hawser/proto/rangepb"
 )
 
 // request is a write or a latch from its arrival to its answer (a latch: to
@@ -105,10 +106,10 @@ func (q *request) setAccesses(spans []mvcc.Access) {
 	}
 }
 
-// within reports that everything the request touches lies in [start, end).
-func (q *request) within(start, end []byte) bool {
+// within reports that everything the request touches lies in the span.
+func (q *request) within(s rangepb.Span) bool {
 	for i := range q.accesses {
-		if !q.accesses[i].within(start, end) {
+		if !s.Covers(q.accesses[i].span()) {
 			return false
 		}
 	}

@@ -37,9 +37,7 @@ func (a *applier) applySplit(b *pebble.Batch, c *command) error {
 func checkSplit(old *rangepb.RangeDescriptor, s *placementpb.DecidedSplit) error {
 	left, right := s.Left, s.Right
 	if left.RangeId != old.RangeId || right.RangeId == old.RangeId || left.Epoch <= old.Epoch ||
-		!bytes.Equal(left.Start, old.Start) || !bytes.Equal(left.End, s.Key) ||
-		!bytes.Equal(right.Start, s.Key) || !bytes.Equal(right.End, old.End) ||
-		bytes.Compare(s.Key, old.Start) <= 0 || len(old.End) > 0 && bytes.Compare(s.Key, old.End) >= 0 {
+		!bytes.Equal(right.Start, s.Key) || !old.Span().Tiles(left.Span(), right.Span()) {
 		return fmt.Errorf("split of %v at %q into %v and %v", old, s.Key, left, right)
 	}
 	return nil
