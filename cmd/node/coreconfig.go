@@ -47,6 +47,7 @@ func (n *Node) coreConfig() CoreConfig {
 				if n.core == nil {
 					return reserveBytes * 2, nil // opening: looked at with the first tick
 				}
+				n.core.engine.Poll()
 				return n.core.freeBytes()
 			},
 			QuotaBytes: c.QuotaBackendBytes,

@@ -130,6 +130,10 @@ func (e *Engine) IsNew() bool { return e.dir.isNew }
 // Complete says, durably, that the engine has what its node must find in it.
 func (e *Engine) Complete() error { return e.dir.complete() }
 
+// Poll looks whether a shortage that the engine has met is over, which it logs then.
+// Call it every now and then, as with each look for free space.
+func (e *Engine) Poll() { e.spare.look() }
+
 // Dir returns the data directory.
 func (e *Engine) Dir() string { return e.dir.path }
 
@@ -145,7 +149,7 @@ func (e *Engine) Close() error {
 		err = errors.Join(err, e.synced.close())
 	}
 	if e.spare != nil {
-		err = errors.Join(err, e.spare.close())
+		e.spare.close()
 	}
 	return errors.Join(err, e.dir.close())
 }

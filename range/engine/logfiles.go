@@ -89,7 +89,9 @@ type cleaner[FileType any] struct {
 	logs *logFiles
 }
 
-// newCleaner is called with a method of a cleaner, for the types of its arguments.
+// newCleaner is called with a method of a cleaner for the type of its argument: Pebble
+// has FileType in an internal package, so that only the compiler can name it, and it
+// does so by the type of a function that has it.
 func newCleaner[FileType any](_ func(pebble.ArchiveCleaner, vfs.FS, FileType, string) error, logs *logFiles) cleaner[FileType] {
 	return cleaner[FileType]{logs: logs}
 }

@@ -222,6 +222,7 @@ func withoutDescriptors(t *testing.T, n int, limit func(*process) uint64) {
 			t.Errorf("%d acknowledged keys of writer %d are not there", len(acknowledged[w]), w)
 		}
 	}
+	await(t, "the end of the shortage in the log", func() bool { return strings.Contains(p.output(), "the shortage has ended") })
 	if out := p.output(); strings.Contains(strings.ToLower(out), "corrupt") || strings.Count(out, "\n") > 200 {
 		t.Errorf("damage is reported, or too much logged: %d lines\n%s", strings.Count(out, "\n"), p.tail(8<<10))
 	}

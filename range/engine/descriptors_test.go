@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -53,8 +54,12 @@ func (fs *limitedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, err
 	return fs.limited(func() (vfs.File, error) { return fs.FS.Create(name, c) })
 }
 
+// ReuseForWrite renames the file and then lacks a descriptor to open it, as a disk.
 func (fs *limitedFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return fs.limited(func() (vfs.File, error) { return fs.FS.ReuseForWrite(oldname, newname, c) })
+	if err := fs.Rename(oldname, newname); err != nil {
+		return nil, err
+	}
+	return fs.OpenReadWrite(newname, c)
 }
 
 func (fs *limitedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
@@ -155,20 +160,47 @@ func TestNoDescriptorLeft(t *testing.T) {
 	}
 }
 
-// TestShortageIsLoggedOnce also when the engine meets it again and again.
+// TestShortageIsLoggedOnce also when the engine meets it again and again, and its end
+// when nobody does anything any more.
 func TestShortageIsLoggedOnce(t *testing.T) {
 	fs := &limitedFS{FS: vfs.NewMem()}
-	fs.limit.Store(0)
 	seen, logs := observer.New(zap.DebugLevel)
 	s := newSpareFS(fs, "", zap.New(seen))
+	defer s.close()
+	now := time.Unix(0, 0)
+	s.now = func() time.Time { return now }
 	for range 100 {
+		s.look()
 		if _, err := s.Open("a"); !strings.Contains(err.Error(), "too many open files") {
 			t.Fatal(err)
 		}
 	}
-	if n := logs.Len(); n != 1 {
-		t.Errorf("%d lines: %v", n, logs.All())
+	wantLines := func(n int) {
+		t.Helper()
+		if got := logs.Len(); got != n {
+			t.Fatalf("%d lines, want %d: %v", got, n, logs.All())
+		}
 	}
+	wantLines(1)
+	now = now.Add(2 * shortageEnds)
+	s.look() // nothing is refused, but there are no spare descriptors
+	wantLines(1)
+	fs.limit.Store(100)
+	s.look()
+	wantLines(2)
+	if last := logs.All()[1]; last.Message != "the shortage has ended" || last.ContextMap()["refused-operations"] != int64(100) {
+		t.Errorf("%v", last)
+	}
+	s.look()
+	wantLines(2)
+	// The next one is told again, and has not ended at once.
+	fs.limit.Store(0)
+	if _, err := s.Open("a"); err == nil {
+		t.Error("opened without a descriptor")
+	}
+	fs.limit.Store(100)
+	s.look()
+	wantLines(3)
 }
 
 // TestLogWaitsForADescriptor when the engine is open and all spare ones are taken; an
@@ -219,21 +251,10 @@ func TestLogsLeaveTablesSomeDescriptors(t *testing.T) {
 	}
 }
 
-// renamingFS renames a log that is used again, and then lacks a descriptor to open
-// it, as a disk.
-type renamingFS struct{ *limitedFS }
-
-func (fs renamingFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.Rename(oldname, newname); err != nil {
-		return nil, err
-	}
-	return fs.OpenReadWrite(newname, c)
-}
-
 // TestLogUsedAgainWithoutADescriptor: that it has its new name already is no error,
 // and nothing is remembered of the old one.
 func TestLogUsedAgainWithoutADescriptor(t *testing.T) {
-	fs := renamingFS{&limitedFS{FS: vfs.NewMem()}}
+	fs := &limitedFS{FS: vfs.NewMem()}
 	fs.limit.Store(spareDescriptors)
 	l, err := newLogFiles(newSpareFS(fs, "", zap.NewNop()), "", 1<<20)
 	if err != nil {

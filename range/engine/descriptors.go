@@ -26,7 +26,7 @@ const (
 	makingRetryPause = 50 * time.Millisecond
 	// shortageEnds is how long nothing must have been refused for a shortage to have
 	// ended.
-	shortageEnds = time.Second
+	shortageEnds = 10 * time.Second
 )
 
 // spareFS is a file system that does not let the engine run out of file descriptors
@@ -39,6 +39,7 @@ type spareFS struct {
 	vfs.FS
 	path string // what the spare descriptors are of: the data directory
 	log  *zap.Logger
+	now  func() time.Time
 	mu   struct {
 		sync.Mutex
 		spare []io.Closer
@@ -54,7 +55,7 @@ type spareFS struct {
 
 // newSpareFS returns fs with spare descriptors of the directory at path.
 func newSpareFS(fs vfs.FS, path string, log *zap.Logger) *spareFS {
-	s := &spareFS{FS: fs, path: path, log: log}
+	s := &spareFS{FS: fs, path: path, log: log, now: time.Now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fillLocked()
@@ -66,14 +67,14 @@ func (s *spareFS) fillLocked() {
 	for len(s.mu.spare) < spareDescriptors && !s.mu.closed {
 		d, err := s.FS.OpenDir(s.path)
 		if err != nil {
-			return // taken with the next file that can be made
+			return // taken with the next file that can be made, or by look
 		}
 		s.mu.spare = append(s.mu.spare, d)
 	}
 }
 
 // close gives the spare descriptors back.
-func (s *spareFS) close() (err error) {
+func (s *spareFS) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.closed = true
@@ -81,7 +82,6 @@ func (s *spareFS) close() (err error) {
 		_ = d.Close() // a directory that is only open
 	}
 	s.mu.spare = nil
-	return nil
 }
 
 // opened lets logs wait for a descriptor from now on. An engine that is being opened
@@ -102,14 +102,15 @@ func (s *spareFS) isPatient() bool {
 // left.
 func (s *spareFS) making(keep int, try func() error) error {
 	err := try()
-	for shortage.OfDescriptors(err) && s.giveUp(keep) {
+	for shortage.OfDescriptors(err) && s.useSpare(keep) {
 		err = try()
 	}
 	return s.told(err)
 }
 
-// giveUp closes a spare descriptor, if there are more than keep.
-func (s *spareFS) giveUp(keep int) bool {
+// useSpare closes a spare descriptor, so that its place is free, if there are more
+// than keep.
+func (s *spareFS) useSpare(keep int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.mu.spare) <= keep {
@@ -132,15 +133,26 @@ func (s *spareFS) told(err error) error {
 			s.log.Warn("a shortage begins: requests that meet it are refused", zap.Error(err))
 		}
 		s.mu.refused++
-		s.mu.last = time.Now()
-	case err == nil && s.mu.refused > 0 && time.Since(s.mu.last) > shortageEnds:
-		s.log.Info("the shortage has ended", zap.Int("refused-operations", s.mu.refused))
-		s.mu.refused = 0
-	}
-	if err == nil {
+		s.mu.last = s.now()
+	case err == nil:
 		s.fillLocked()
 	}
 	return err
+}
+
+// look notes the end of a shortage: nothing has been refused for some time, and all
+// spare descriptors are to be had. Who meets none any more need not do anything, so
+// it is to be called again and again.
+func (s *spareFS) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.refused == 0 || s.now().Sub(s.mu.last) < shortageEnds {
+		return
+	}
+	if s.fillLocked(); len(s.mu.spare) == spareDescriptors {
+		s.log.Info("the shortage has ended", zap.Int("refused-operations", s.mu.refused))
+		s.mu.refused = 0
+	}
 }
 
 func (s *spareFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
