@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
-	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-kv/hawser/range/raftlog"
@@ -34,55 +32,6 @@ var ErrSnapshot = errors.New("raftgroup: snapshots of groups are not supported")
 // fault of the engine. The entries before it are applied.
 var ErrApply = errors.New("raftgroup: apply")
 
-// Machine is the state machine of a group: a range, or the placement service.
-// It is deterministic. Its errors are faults: the group stops.
-type Machine interface {
-	// Apply stages the effects of one committed entry into b. It is called in
-	// log order, once an index. data is empty for the entry with which a leader
-	// begins its term, and is the context of a configuration change. It belongs
-	// to the log: the machine may keep it and may not change it.
-	Apply(b *pebble.Batch, index, term uint64, data []byte) error
-	// AppliedState appends the machine's part of the applied state, as of the
-	// last Apply. It is written with index and term of the entries of each Apply
-	// run, usually once a Ready.
-	AppliedState(dst []byte) []byte
-}
-
-// Settler is a Machine with entries that are applied only when everything before
-// them is committed to the engine, because Apply reads there what they left. Who
-// drives its group calls BatchCommitted.
-type Settler interface {
-	Machine
-	// NeedsCommitted says whether an entry is one of these.
-	NeedsCommitted(data []byte) bool
-}
-
-// Config says what a group is made of. ID, ReplicaID, Log and Machine have no
-// defaults.
-type Config struct {
-	// ID of the group: a range id, or 0 for the placement service.
-	ID uint64
-	// ReplicaID is this replica's Raft id, from 1.
-	ReplicaID uint64
-	// Log as loaded; the group owns it from now on.
-	Log     *raftlog.Log
-	Machine Machine
-	// Logger gets what raft says, at debug level, and problems. Default: none.
-	Logger *zap.Logger
-	// ElectionTicks without a word from its leader make a replica forget it; up
-	// to as many again and it campaigns. Default 10.
-	ElectionTicks int
-	// Seed of the election timeouts. They follow from it, ID and ReplicaID, so
-	// replicas of a group may share it.
-	Seed uint64
-	// HeartbeatTicks between two heartbeats of a leader. Default 1.
-	HeartbeatTicks int
-	// KeepEntries and KeepBytes bound what a leader keeps of its applied log
-	// for followers, beyond what the slowest of them still needs. A group with
-	// one voter keeps nothing. Defaults 256 entries, 256 KiB.
-	KeepEntries, KeepBytes uint64
-}
-
 // Limits that are the same for all groups; reasons in pitfalls.md.
 const (
 	maxSizePerMsg    = 256 << 10 // 0 would make raft panic
@@ -96,24 +45,6 @@ const (
 	truncateEntries  = 64       // entries worth a truncation: one row of state each time
 	truncateBytes    = 64 << 10 // or bytes
 )
-
-func (c *Config) ensureDefaults() {
-	if c.Logger == nil {
-		c.Logger = zap.NewNop()
-	}
-	if c.ElectionTicks == 0 {
-		c.ElectionTicks = defaultElection
-	}
-	if c.HeartbeatTicks == 0 {
-		c.HeartbeatTicks = defaultHeartbeat
-	}
-	if c.KeepEntries == 0 {
-		c.KeepEntries = defaultKeep
-	}
-	if c.KeepBytes == 0 {
-		c.KeepBytes = defaultKeepBytes
-	}
-}
 
 // Group is one replica's part in a Raft group. Its methods say which of them
 // leave work for Ready; call Ready after them. It is not safe for concurrent
@@ -425,85 +356,6 @@ func (g *Group) ReportUnreachable(replica uint64) (err error) {
 	g.dirty = true
 	g.rn.ReportUnreachable(replica)
 	return nil
-}
-
-// ID returns the group's id.
-func (g *Group) ID() uint64 { return g.id }
-
-// Term returns raft's term as of the last Ready. This replica cannot become the
-// leader of a later term without one.
-func (g *Group) Term() uint64 { return g.term }
-
-// Committed returns the committed index, as of the last Ready.
-func (g *Group) Committed() uint64 { return g.committed }
-
-// Leader returns the replica id of the leader as of the last Ready, 0 if none is
-// known.
-func (g *Group) Leader() uint64 { return g.lead }
-
-// IsLeader says whether this replica is the leader of Term, as far as it knew at
-// the last Ready.
-func (g *Group) IsLeader() bool { return g.state == raft.StateLeader }
-
-// Serving says whether this replica is leader and has applied an entry of its
-// own term: from here its applied state and log are the newest there are.
-func (g *Group) Serving() bool {
-	_, term := g.log.Applied()
-	return g.state == raft.StateLeader && term == g.term
-}
-
-// SoleVoter says whether this replica is the whole configuration.
-func (g *Group) SoleVoter() bool { return g.soleVoter }
-
-// Applied returns index and term of the last entry applied, staged or committed.
-func (g *Group) Applied() (index, term uint64) { return g.log.Applied() }
-
-// DurableApplied returns the highest index that is known to be applied durably:
-// a sync that covers it was reported to Durable. It lags while nothing is
-// appended, and after New, until the next sync.
-func (g *Group) DurableApplied() uint64 { return g.durableApplied }
-
-// Quiet says whether nothing is outstanding: the whole log is applied, no
-// append waits for its sync, raft has nothing to say. What is applied may not
-// be durable yet: see DurableApplied.
-func (g *Group) Quiet() bool {
-	index, _ := g.log.Applied()
-	last, _ := g.log.LastIndex()
-	return index == last && g.unsynced == 0 && !g.HasReady()
-}
-
-// Failed returns the fault that stopped the group, nil if none did.
-func (g *Group) Failed() error { return g.failed }
-
-// Status is what there is to know about a group, for operators and metrics.
-type Status struct {
-	ID, Replica, Term, Leader uint64
-	State                     raft.StateType
-	Committed, Applied        uint64
-	FirstIndex, LastIndex     uint64
-	DurableApplied, LogBytes  uint64
-	Voters, Learners          []uint64
-	SoleVoter                 bool
-}
-
-// Status returns a copy of the group's status. It allocates.
-func (g *Group) Status() Status {
-	st := g.rn.BasicStatus()
-	applied, _ := g.log.Applied()
-	first, _ := g.log.FirstIndex()
-	last, _ := g.log.LastIndex()
-	_, cs, _ := g.log.InitialState()
-	return Status{
-		ID: g.id, Replica: g.replica, Term: st.HardState.GetTerm(), Leader: st.Lead,
-		State: st.RaftState, Committed: st.HardState.GetCommit(), Applied: applied,
-		FirstIndex: first, LastIndex: last, DurableApplied: g.durableApplied, LogBytes: g.log.Bytes(),
-		Voters: cs.GetVoters(), Learners: cs.GetLearners(), SoleVoter: g.soleVoter,
-	}
-}
-
-func (s Status) String() string {
-	return fmt.Sprintf("group %d replica %d: %s term=%d leader=%d committed=%d applied=%d durable=%d last=%d voters=%v",
-		s.ID, s.Replica, s.State, s.Term, s.Leader, s.Committed, s.Applied, s.DurableApplied, s.LastIndex, s.Voters)
 }
 
 // confChange decodes an entry that changes the configuration.
