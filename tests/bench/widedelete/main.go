@@ -1,7 +1,8 @@
 // Command widedelete fills a running server with many small keys, deletes all of them
 // in one request beside other clients and a watcher, and prints what each of them
 // noticed: how long the delete took, whether its count and its events are right, what
-// puts and gets of others waited for, and the memory of the server.
+// puts and gets of others waited for, and the memory of the server. It deletes nothing
+// that it has not put: with keys below its prefix it does not begin.
 package main
 
 import (
@@ -29,12 +30,16 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.endpoint, "endpoint", "127.0.0.1:2379", "client address of the server")
+	flag.StringVar(&o.endpoint, "endpoint", "", "client address of the server, required")
 	flag.IntVar(&o.keys, "keys", 2_000_000, "keys to delete")
-	flag.StringVar(&o.prefix, "prefix", "/registry/", "prefix of the keys")
+	flag.StringVar(&o.prefix, "prefix", "/hawser-bench/", "prefix of the keys, below which there must be none")
 	flag.IntVar(&o.pid, "pid", 0, "process id of the server, to measure its memory")
 	flag.BoolVar(&o.watch, "watch", true, "watch the prefix")
 	flag.Parse()
+	if o.endpoint == "" || o.prefix == "" || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	if err := run(o); err != nil {
 		log.Fatal(err)
 	}
@@ -47,6 +52,9 @@ func run(o options) error {
 		return err
 	}
 	defer c.Close()
+	if err := unused(ctx, c, o.prefix); err != nil {
+		return err
+	}
 	if err := fill(ctx, c, o); err != nil {
 		return err
 	}
@@ -85,6 +93,18 @@ func run(o options) error {
 	report("others, beside the delete and its events", beside())
 	fmt.Printf("memory: %d MiB before, %d MiB at most\n", before>>20, peak()>>20)
 	return nil
+}
+
+// others is the prefix of the keys of the clients beside, which are put and stay.
+const others = "/hawser-bench-others/"
+
+// unused returns an error if there are keys below the prefix.
+func unused(ctx context.Context, c *clientv3.Client, prefix string) error {
+	n, err := c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err == nil && n.Count > 0 {
+		err = fmt.Errorf("there are %d keys below %q already: choose another prefix, or an empty server", n.Count, prefix)
+	}
+	return err
 }
 
 func key(o options, i int) string { return fmt.Sprintf("%s%03d/%09d", o.prefix, i%50, i/50) }
@@ -136,7 +156,7 @@ func load(ctx context.Context, c *clientv3.Client) (stop func() map[string][]tim
 	for n := range 8 {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				k := fmt.Sprintf("/zother/%d/%d", n, i%1000)
+				k := fmt.Sprintf("%s%d/%d", others, n, i%1000)
 				what, began := "put", time.Now()
 				var err error
 				if i%2 == 0 {
