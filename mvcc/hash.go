@@ -51,7 +51,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // HashVersions gives h the versions of the keys of [start, end), end nil for the
 // end of the keyspace, that may count in the hash at rev of a keyspace compacted
 // at compactRev, 0 or less if it never was. Everything up to rev is applied. The
-// order is none. ErrPending while a deletion at or below rev is not written out;
+// order is none. ErrPending while a deletion of these keys at or below rev is not written
+// out;
 // ErrCompacted if a revision above compactRev is forgotten, or rev is; and the error
 // of h.Pause.
 func (s *Store) HashVersions(start, end []byte, rev, compactRev int64, h *Hasher) error {
@@ -63,7 +64,7 @@ func (s *Store) HashVersions(start, end []byte, rev, compactRev int64, h *Hasher
 	if err != nil {
 		return err
 	}
-	if c.pending != nil && (*c.pending)[0].rev <= rev {
+	if c.pending.from(start, end, 0) <= rev {
 		err = ErrPending
 	} else if s.forgotten.Load() > max(compactRev, 0) || rev < compactRev {
 		err = ErrCompacted

@@ -61,6 +61,8 @@ type pendingDeletion struct {
 	// lower and upper are the same among the prefixes of version keys.
 	start, end   []byte
 	lower, upper []byte
+	// blocked: it cannot be written out while this process lives (Store.Block).
+	blocked bool
 }
 
 // ErrPending: a deletion of a span at or below the revision is not yet turned into
@@ -223,8 +225,10 @@ func (p *pendings) set(d pendingDeletion, keep bool) {
 		list = slices.Delete(list, i, i+1)
 	case !keep:
 	case found:
+		d.blocked = list[i].blocked
 		list[i] = d
 	default:
+		d.blocked = list[:i].blocks(&d)
 		list = slices.Insert(list, i, d)
 	}
 	if len(list) == 0 {
@@ -283,27 +287,51 @@ func (s *Store) spanChange(p *pendingDeletion) counts.Change {
 	}}
 }
 
-// Pending returns the number of keys whose deletion is not written out yet.
-func (s *Store) Pending() (n int64) {
-	if list := s.pending.list.Load(); list != nil {
-		for i := range *list {
-			n += (*list)[i].left
-		}
-	}
-	return n
+// PendingStats says what of the deletions of spans is not written out yet.
+type PendingStats struct {
+	// Spans is how many they are, and Blocked how many of these never will be while
+	// this process lives (Block).
+	Spans, Blocked int
+	// Keys are those of them that are left, and BlockedKeys those of the blocked.
+	Keys, BlockedKeys int64
+	// Oldest is the revision of the oldest, 0 if there is none.
+	Oldest int64
 }
 
-// PendingSpans returns the number of spans whose deletion is not written out yet. Each
-// read of a version looks through them.
-func (s *Store) PendingSpans() int {
-	if list := s.pending.list.Load(); list != nil {
-		return len(*list)
+// PendingStats returns what is not written out yet.
+func (s *Store) PendingStats() (st PendingStats) {
+	list := s.pending.list.Load()
+	if list == nil {
+		return st
 	}
-	return 0
+	st.Oldest, st.Spans = (*list)[0].rev, len(*list)
+	for i := range *list {
+		p := &(*list)[i]
+		st.Keys += p.left
+		if p.blocked {
+			st.Blocked++
+			st.BlockedKeys += p.left
+		}
+	}
+	return st
+}
+
+// Pending returns the number of keys whose deletion is not written out yet, but for
+// what is blocked.
+func (s *Store) Pending() int64 {
+	st := s.PendingStats()
+	return st.Keys - st.BlockedKeys
+}
+
+// PendingSpans returns the number of spans whose deletion is not written out yet, but
+// for those that are blocked. Each read of a version looks through them.
+func (s *Store) PendingSpans() int {
+	st := s.PendingStats()
+	return st.Spans - st.Blocked
 }
 
 // PendingFrom returns the revision of the oldest deletion that is not written out,
-// math.MaxInt64 if all are.
+// blocked or not, math.MaxInt64 if all are.
 func (s *Store) PendingFrom() int64 {
 	if list := s.pending.list.Load(); list != nil {
 		return (*list)[0].rev
@@ -315,170 +343,29 @@ func (s *Store) PendingFrom() int64 {
 // above after of the keys of [start, end), end empty for the end of the keyspace, that
 // were applied: math.MaxInt64 if nothing is pending there.
 func (s *Store) EventsComplete(start, end []byte, after int64) int64 {
-	list := s.pending.list.Load()
-	if list == nil {
+	if rev := s.pending.list.Load().from(start, end, after); rev != latestRevision {
+		return rev - 1
+	}
+	return latestRevision
+}
+
+// from returns the revision of the oldest deletion above after of keys in
+// [start, end), end empty for the end of the keyspace, latestRevision if there is none.
+func (l *pendingList) from(start, end []byte, after int64) int64 {
+	if l == nil {
 		return latestRevision
 	}
-	for i := range *list {
-		p := &(*list)[i]
-		if p.rev > after && (len(end) == 0 || bytes.Compare(p.start, end) < 0) && (p.end == nil || bytes.Compare(start, p.end) < 0) {
-			return p.rev - 1
+	for i := range *l {
+		p := &(*l)[i]
+		if p.rev > after && p.touches(start, end) {
+			return p.rev
 		}
 	}
 	return latestRevision
 }
 
-// MaterialiseStep writes out the deletion of at most so many keys, of the oldest
-// revision first, and says whether there is nothing to do: nothing is left, or the
-// batch with the oldest is not committed. Whoever runs the store calls it after each
-// commit while Pending is not 0, from any goroutine. A step that is lost in a crash is
-// done again.
-func (s *Store) MaterialiseStep(maxKeys int) (done bool, err error) {
-	s.pending.step.Lock()
-	defer s.pending.step.Unlock()
-	list := s.pending.list.Load()
-	if list == nil {
-		return true, nil
-	}
-	p := (*list)[0]
-	if row, err := s.metaRow(p.key()); row == nil || err != nil {
-		return err == nil, err
-	}
-	b := s.db.NewBatch()
-	defer func() { err = errors.Join(err, b.Close()) }()
-	m := materialising{s: s, b: b, p: p}
-	if err := m.stage(maxKeys); err != nil {
-		return false, fmt.Errorf("mvcc: write out the deletion at %d: %w", p.rev, err)
-	}
-	return m.commit()
-}
-
-// commit makes the step seen.
-func (m *materialising) commit() (done bool, err error) {
-	s := m.s
-	if err := s.pending.leases.commit(m.b, m.leases); err != nil {
-		return false, err
-	}
-	// The recent versions before the list: until it shrinks they do not matter.
-	for _, k := range m.keys {
-		s.recent.supersede(k.key, m.p.rev, k.sub)
-	}
-	s.pending.set(m.p, !m.done)
-	if s.pending.list.Load() != nil {
-		return false, nil
-	}
-	s.pending.leases.clear()
-	return true, nil
-}
-
-// materialising is one step.
-type materialising struct {
-	s    *Store
-	b    *pebble.Batch
-	p    pendingDeletion
-	keys []materialised
-	// leases are the rows of the lease index that are to go.
-	leases [][]byte
-	done   bool // nothing of the span is left
-}
-
-type materialised struct {
-	key []byte
-	sub uint32
-}
-
-// stage stages the step but what becomes of the lease index.
-func (m *materialising) stage(maxKeys int) error {
-	if err := m.write(maxKeys); err != nil {
-		return err
-	}
-	if m.done {
-		return m.b.Delete(m.p.key(), nil)
-	}
-	return m.b.Set(m.p.key(), m.p.value(), nil)
-}
-
-// write stages the rows of the next keys, and moves the deletion behind them.
-func (m *materialising) write(maxKeys int) error {
-	p := &m.p
-	c, err := m.s.openCursor(p.lower, p.upper, false)
-	if err != nil {
-		return err
-	}
-	// Older deletions are written out, those at the same revision lie elsewhere.
-	c.pending = nil
-	visited := 0
-	m.done = true
-	err = c.scanBelow(p.rev, func(r row, sub uint32) (more bool, err error) {
-		if len(m.keys) == maxKeys || visited == deadSteps*maxKeys {
-			m.done = false
-			key, err := appendUserKey(nil, r.prefix)
-			if err == nil {
-				p.begin(key)
-			}
-			return false, err
-		}
-		visited++
-		if r.tombstone {
-			return true, nil
-		}
-		return true, m.end(r, sub)
-	})
-	if err = m.s.releaseAfter(c, err); err != nil {
-		return err
-	}
-	if m.done && p.left != 0 {
-		return fmt.Errorf("%w: %d keys less than were counted", errCorruptRow, p.left)
-	}
-	return nil
-}
-
-// deadSteps is how many keys a step looks at for each that it may write.
-const deadSteps = 4
-
-// end stages the end of a key whose newest version before is r.
-func (m *materialising) end(r row, sub uint32) error {
-	p := &m.p
-	if p.left == 0 {
-		return fmt.Errorf("%w: more keys than were counted", errCorruptRow)
-	}
-	key, err := appendUserKey(nil, r.prefix)
-	if err != nil {
-		return err
-	}
-	e := Effect{Key: key, Sub: p.next, OldLease: r.lease, Tombstone: true, Prior: Place{r.modRevision, sub}}
-	if _, err := stageVersion(m.b, p.rev, &e); err != nil {
-		return err
-	}
-	if err := stageEvent(m.b, p.rev, &e, eventDelete); err != nil {
-		return err
-	}
-	m.keys = append(m.keys, materialised{key, p.next})
-	p.next++
-	p.left--
-	return m.leave(&e)
-}
-
-// leave removes the key from the index of its lease, unless it was attached to it
-// again since, or may have been: rows of that index are hints.
-func (m *materialising) leave(e *Effect) error {
-	if e.OldLease == 0 {
-		return nil
-	}
-	v, at, known := m.s.recent.newest(e.Key)
-	switch {
-	case at <= m.p.rev: // not there, or what dies
-		h, err := m.s.Latest().head(e.Key)
-		if err != nil {
-			return err
-		}
-		v.lease, known = h.lease, true
-	case !known:
-		return nil // staged, and too large to be kept
-	}
-	if v.lease == e.OldLease {
-		return nil
-	}
-	m.leases = append(m.leases, appendLeaseKey(nil, e.OldLease, e.Key))
-	return nil
+// touches says whether the span has keys of [start, end), end empty for the end of the
+// keyspace.
+func (p *pendingDeletion) touches(start, end []byte) bool {
+	return (len(end) == 0 || bytes.Compare(p.start, end) < 0) && (p.end == nil || bytes.Compare(start, p.end) < 0)
 }

@@ -18,8 +18,8 @@ func TestAStepTakesNoLeaseFromAKeyThatIsPutAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	applied(t, s, 11, Effect{Key: []byte("b"), Version: 1, Lease: lease})
-	if done, err := m.commit(); !done || err != nil {
-		t.Fatal(done, err)
+	if did, err := m.commit(); !did.Done || err != nil {
+		t.Fatal(did, err)
 	}
 	if err := m.b.Close(); err != nil {
 		t.Fatal(err)

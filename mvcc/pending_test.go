@@ -42,8 +42,8 @@ func TestAnOldReaderBringsNoDeletedKeyBack(t *testing.T) {
 		t.Fatal(kv, err)
 	}
 	h.deleteSpan("a", "c")
-	if done, err := h.s.MaterialiseStep(10); !done || err != nil {
-		t.Fatal(done, err)
+	if did, err := h.s.MaterialiseStep(10); !did.Done || err != nil {
+		t.Fatal(did, err)
 	}
 	if kv, err := snap.Get([]byte("a")); kv == nil || err != nil {
 		t.Fatalf("the view of before does not have the key: %v", err)
@@ -125,7 +125,7 @@ func TestCountsOfLargeDeletions(t *testing.T) {
 	fill(500, 600, 2)
 	check("two pending")
 	for n := 1; ; n++ {
-		done, err := h.s.MaterialiseStep(60)
+		did, err := h.s.MaterialiseStep(60)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestCountsOfLargeDeletions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if done {
+		if did.Done {
 			break
 		}
 	}

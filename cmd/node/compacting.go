@@ -1,5 +1,7 @@
 package node
 
+import "github.com/hawser-kv/hawser/mvcc"
+
 // compacting is the data as the compactor and the materialiser write to it: not after
 // a fault of the engine, and one that they meet themselves is an error.
 type compacting struct{ c *Core }
@@ -14,14 +16,12 @@ func (s compacting) SetForgotten(rev int64) error {
 
 func (s compacting) Pending() int64 { return s.c.MVCC.Pending() }
 
-func (s compacting) PendingFrom() int64 { return s.c.MVCC.PendingFrom() }
-
-func (s compacting) MaterialiseStep(maxKeys int) (done bool, err error) {
+func (s compacting) MaterialiseStep(maxKeys int) (did mvcc.Materialised, err error) {
 	err = s.c.engine.Fault.Write(func() error {
-		done, err = s.c.MVCC.MaterialiseStep(maxKeys)
+		did, err = s.c.MVCC.MaterialiseStep(maxKeys)
 		return err
 	})
-	return done, err
+	return did, err
 }
 
 func (s compacting) CompactStep(maxEvents int) (done bool, err error) {

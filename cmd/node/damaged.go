@@ -18,6 +18,16 @@ func (c *Core) Damaged() (ranges []uint64, outside bool) {
 	return ranges, c.damagedElsewhere.Load()
 }
 
+// deletionDamaged takes what the writing out of large deletions has met, and says
+// whether it was damage of one of them, which others do not wait for.
+func (c *Core) deletionDamaged(err error) bool {
+	ranges, ok := c.Ranges.BlockDeletion(err)
+	if ok && len(ranges) == 0 {
+		c.damagedOutside("a large deletion of no range", err)
+	}
+	return ok
+}
+
 // damagedOutside notes damage that belongs to no single range.
 func (c *Core) damagedOutside(what string, err error) {
 	c.damagedElsewhere.Store(true)
@@ -38,12 +48,20 @@ func (c *Core) tellWatchers() {
 }
 
 // errHeldUp: what a compaction makes garbage is not removed while a damaged range
-// has not applied what came before it.
+// has not applied what came before it, or has not all events of that.
 var errHeldUp = errors.New("the damaged range holds up the removal of what is compacted")
 
-// heldUp returns the error of a damaged range that keeps the frontier back, nil if
-// none does.
-func (c *Core) heldUp(damaged []uint64) error {
+// heldUp returns the error of a damaged range that keeps the frontier back, or that has
+// a large deletion which is not written out, so that the compaction of a revision does
+// not come; nil if none does.
+func (c *Core) heldUp(damaged []uint64, rev int64) error {
+	if c.MVCC.Forgotten() < rev {
+		// Those that were asked for since are done together with it.
+		if err := c.Ranges.Blocked(max(rev, c.Compactor.Wanted())); err != nil {
+			err.Err = errHeldUp
+			return err
+		}
+	}
 	if len(damaged) == 0 {
 		return nil
 	}
@@ -68,7 +86,7 @@ func (c *Core) WaitCompacted(ctx context.Context, rev int64) error {
 		default:
 		}
 		damaged, changed := c.Ranges.Damaged.List()
-		if err := c.heldUp(damaged); err != nil {
+		if err := c.heldUp(damaged, rev); err != nil {
 			return err
 		}
 		select {

@@ -65,6 +65,10 @@ var (
 	descCacheMisses  = engineDesc("engine_cache_misses_total", "Blocks that were read from a file.")
 	descStalls       = engineDesc("engine_write_stalls_total", "Times in which the engine made all writers wait.")
 	descStallSeconds = engineDesc("engine_write_stall_seconds_total", "How long these took.")
+	descPending      = engineDesc("pending_deletions", "Large deletions that are not written out yet, one for each range that had keys.")
+	descPendingKeys  = engineDesc("pending_deletion_keys", "Keys of these that are left.")
+	descPendingFrom  = engineDesc("pending_deletions_oldest_revision", "Revision of the oldest of these, 0 if there is none.")
+	descBlocked      = engineDesc("pending_deletions_blocked", "Those of these that damage keeps from being written out.")
 	descDiskFree     = engineDesc("disk_free_bytes", "Room on the disk of the data directory.")
 	descDiskTotal    = engineDesc("disk_total_bytes", "Size of the disk of the data directory.")
 )
@@ -74,6 +78,7 @@ func (e engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descLevelFiles, descLevelBytes, descLevelScore, descSublevels, descDebt, descCompacting, descCompactions, descMemtables,
 		descLogFiles, descRecycled, descCacheBytes, descCacheHits, descCacheMisses, descStalls, descStallSeconds, descDiskFree, descDiskTotal,
+		descPending, descPendingKeys, descPendingFrom, descBlocked,
 	} {
 		ch <- d
 	}
@@ -105,6 +110,11 @@ func (e engineCollector) Collect(ch chan<- prometheus.Metric) {
 	count, total := e.c.measures.stalls.sum()
 	send(counter, descStalls, float64(count))
 	send(counter, descStallSeconds, total.Seconds())
+	pending := e.c.MVCC.PendingStats()
+	send(gauge, descPending, float64(pending.Spans))
+	send(gauge, descPendingKeys, float64(pending.Keys))
+	send(gauge, descPendingFrom, float64(pending.Oldest))
+	send(gauge, descBlocked, float64(pending.Blocked))
 	if usage, err := e.c.cfg.Engine.FS.GetDiskUsage(e.c.engine.Dir()); err == nil {
 		send(gauge, descDiskFree, float64(usage.AvailBytes))
 		send(gauge, descDiskTotal, float64(usage.TotalBytes))

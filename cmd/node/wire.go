@@ -131,6 +131,7 @@ func (c *Core) wireCompaction() {
 			c.Compactor.Kick()
 		}
 	}
+	mc.Damaged = c.deletionDamaged
 	mc.Awaited = func() bool {
 		return c.Compactor.Awaited() || c.Ranges.HashAwaited() >= c.MVCC.PendingFrom() || c.Watch.AwaitsHistory()
 	}

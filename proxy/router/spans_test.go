@@ -72,10 +72,11 @@ func TestPendingSpansAreBounded(t *testing.T) {
 		t.Fatalf("answered while 4 are pending: %v, %v", waits.res, waits.err)
 	}
 	for done := false; !done; {
-		var err error
-		if done, err = w.store.MaterialiseStep(10); err != nil {
+		did, err := w.store.MaterialiseStep(10)
+		if err != nil {
 			t.Fatal(err)
 		}
+		done = did.Done
 	}
 	w.run(waits)
 	if waits.err != nil || waits.res.DeleteRange.Deleted != 4 {

@@ -125,6 +125,13 @@ func (c *Compactor) Waiting() bool {
 	return c.mu.finished < c.mu.wanted
 }
 
+// Wanted returns the newest compacted revision that was requested.
+func (c *Compactor) Wanted() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.wanted
+}
+
 // Removed returns the revision up to which everything that compactions made garbage
 // is removed, 0 if nothing was since the start.
 func (c *Compactor) Removed() int64 {

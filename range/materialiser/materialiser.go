@@ -11,17 +11,16 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/hawser-kv/hawser/mvcc"
 	"github.com/hawser-kv/hawser/range/shortage"
 )
 
 // Store is the engine's data, as the materialiser needs it (mvcc.Store).
 type Store interface {
-	// Pending returns the number of keys whose deletion is not written out.
+	// Pending returns the number of keys whose deletion is to be written out.
 	Pending() int64
-	// PendingFrom returns the revision of the oldest deletion that is not.
-	PendingFrom() int64
-	// MaterialiseStep writes out so many, and says whether nothing is left.
-	MaterialiseStep(maxKeys int) (done bool, err error)
+	// MaterialiseStep writes out so many.
+	MaterialiseStep(maxKeys int) (mvcc.Materialised, error)
 }
 
 // Config says what a Materialiser works on and how gently.
@@ -30,6 +29,9 @@ type Config struct {
 	// Finished is called when a deletion is written out, from the goroutine that
 	// steps: who waited for it can go on. May be nil.
 	Finished func()
+	// Damaged takes what a step has met, no shortage, and says whether it was damage of
+	// one deletion, which steps leave out from now on. May be nil: none is.
+	Damaged func(error) bool
 	// StepKeys is how many keys a step writes out, some microseconds each. Default
 	// 500.
 	StepKeys int
@@ -64,6 +66,9 @@ func New(cfg Config) *Materialiser {
 	if cfg.Finished == nil {
 		cfg.Finished = func() {}
 	}
+	if cfg.Damaged == nil {
+		cfg.Damaged = func(error) bool { return false }
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
@@ -82,23 +87,29 @@ func (m *Materialiser) Kick() {
 }
 
 // Step does a bounded amount of work. It reports whether there is more to do right
-// away. After a shortage (shortage.Is) the same is to be done again; after any other
-// error there is nothing more: the engine failed.
+// away. Damage of one deletion is no error: the others go on. After a shortage
+// (shortage.Is) the same is to be done again; after any other error there is nothing
+// more: the engine failed.
 func (m *Materialiser) Step() (more bool, err error) {
 	if m.failed.Load() {
 		return false, nil
 	}
-	before := m.cfg.Store.PendingFrom()
-	done, err := m.cfg.Store.MaterialiseStep(m.cfg.StepKeys)
-	if err != nil {
-		m.failed.Store(!shortage.Is(err))
+	did, err := m.cfg.Store.MaterialiseStep(m.cfg.StepKeys)
+	switch {
+	case err == nil:
+	case shortage.Is(err):
+		return false, fmt.Errorf("materialiser: %w", err)
+	case m.cfg.Damaged(err):
+		return true, nil
+	default:
+		m.failed.Store(true)
 		return false, fmt.Errorf("materialiser: %w", err)
 	}
-	if m.cfg.Store.PendingFrom() != before {
-		m.cfg.Logger.Info("wrote out a large deletion", zap.Int64("revision", before))
+	if did.Revision != 0 {
+		m.cfg.Logger.Info("wrote out a large deletion", zap.Int64("revision", did.Revision))
 		m.cfg.Finished()
 	}
-	return !done, nil
+	return !did.Done, nil
 }
 
 // pause is how long to rest after a step that took so long.

@@ -2,10 +2,11 @@ package materialiser
 
 import (
 	"errors"
-	"math"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hawser-kv/hawser/mvcc"
 )
 
 // store has the numbers of keys that deletions at revisions have left.
@@ -26,27 +27,20 @@ func (s *store) Pending() (n int64) {
 	return n
 }
 
-func (s *store) PendingFrom() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.revs) == 0 {
-		return math.MaxInt64
-	}
-	return s.revs[0]
-}
-
-func (s *store) MaterialiseStep(maxKeys int) (bool, error) {
+func (s *store) MaterialiseStep(maxKeys int) (did mvcc.Materialised, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.steps++; s.err != nil {
-		return false, s.err
+		return did, s.err
 	}
 	if len(s.left) > 0 {
 		if s.left[0] -= maxKeys; s.left[0] <= 0 {
+			did.Revision = s.revs[0]
 			s.revs, s.left = s.revs[1:], s.left[1:]
 		}
 	}
-	return len(s.left) == 0, nil
+	did.Done = len(s.left) == 0
+	return did, nil
 }
 
 // Everything that is pending is written out, and who waits hears of each deletion.
@@ -84,6 +78,33 @@ func TestAFaultEndsIt(t *testing.T) {
 	m.Stop()
 	if more, err := m.Step(); more || err != nil || s.steps != 1 {
 		t.Errorf("a step after the fault: %v, %v, %d steps", more, err, s.steps)
+	}
+}
+
+// Damage of one deletion, which is left out then, is no fault: the others are written
+// out.
+func TestDamageOfOneDeletionEndsNothing(t *testing.T) {
+	damage := errors.New("damaged")
+	s := &store{revs: []int64{5, 9}, left: []int{25, 3}, err: damage}
+	finished := make(chan struct{}, 1)
+	m := New(Config{
+		Store: s, StepKeys: 10,
+		Finished: func() { finished <- struct{}{} },
+		Damaged: func(err error) bool {
+			if !errors.Is(err, damage) {
+				t.Errorf("damaged: %v", err)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.revs, s.left, s.err = s.revs[1:], s.left[1:], nil
+			return true
+		},
+	})
+	m.Start(func(err error) { t.Error(err) })
+	<-finished
+	m.Stop()
+	if n := s.Pending(); n != 0 || s.steps != 2 {
+		t.Errorf("%d keys are left after %d steps", n, s.steps)
 	}
 }
 
