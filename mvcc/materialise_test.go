@@ -2,10 +2,14 @@ package mvcc
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hawser-kv/hawser/mvcc/counts"
 )
 
 // damage spoils the version of a key.
@@ -179,5 +183,32 @@ func TestWhatIsNotCommittedHoldsUpNoOther(t *testing.T) {
 	}
 	if written, _ := h.materialise(); len(written) != 2 || written[0] != p.rev || written[1] != h.rev-1 {
 		t.Errorf("written out %v after it, want %d and %d", written, p.rev, h.rev-1)
+	}
+}
+
+// A run of keys that is to be cut belongs to whatever range has them. If they are
+// damaged, it stays whole, and what is applied to other ranges goes on.
+func TestDamageInARunThatIsCutConcernsNoOtherRange(t *testing.T) {
+	_, s := openStore(t, vfs.NewMem(), Options{Counts: counts.Options{RunKeys: 8}})
+	h := &history{t: t, s: s, rev: 1, env: Env{Compacted: -1}}
+	b := h.s.db.NewBatch()
+	defer b.Close()
+	if err := h.s.EnsureBoundary(b, []byte("m")); err != nil {
+		t.Fatal(err)
+	}
+	key := ""
+	for i := 0; !h.s.counts.NeedsMaintenance(); i++ {
+		key = fmt.Sprintf("a%03d", i)
+		h.put(key, "1")
+	}
+	h.damage(key, h.rev) // in the run of the greatest keys, which grew
+	for i := range 4 * maintainEvery {
+		h.put("z", fmt.Sprint(i)) // fails the test if it cannot be applied
+	}
+	if !h.s.counts.NeedsMaintenance() {
+		t.Error("no run was to be cut: the test shows nothing")
+	}
+	if n, err := h.s.count([]byte("a"), []byte("m"), h.rev); err != nil || n == 0 {
+		t.Errorf("%d keys, %v", n, err)
 	}
 }
